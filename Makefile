@@ -1,0 +1,70 @@
+# Each target sets itself up on first use: a virtual environment in .venv, holding the versions that
+# constraints.txt names. All it takes is make and Python 3.11 or newer.
+#
+#   make test ARGS="-k framing -x"    hand arguments to pytest
+#   make test JOBS=2                  spread the tests over two processes
+#   make demo PYTHON=python3.12       choose the interpreter of a new environment
+
+VENV := .venv
+BIN := $(VENV)/bin
+CODE := $(wildcard src tests examples bench)
+NODE := tests/interop/node
+PYTEST := $(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS)) $(ARGS)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench node clean
+
+help: ## show this list
+	@echo 'duet-rpc: make TARGET'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/installed-cli ## run the example service and talk to it
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed-test ## run the tests
+	@$(PYTEST)
+
+check: $(VENV)/installed-dev ## format check, lint, types and tests: what CI runs
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(PYTEST)
+
+format: $(VENV)/installed-dev ## format the code and apply the linter's safe fixes
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(VENV)/installed-bench ## measure us beside our peers
+	@$(BIN)/python -m bench.run $(ARGS)
+
+node: $(NODE)/node_modules/.installed ## install the npm packages of the interop tests
+
+clean: ## remove the environment, caches and build output
+	rm -rf $(VENV) $(NODE)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment for all targets; each adds the extra it needs. The build backend comes first and from
+# the same constraints, so that installing in place fetches nothing that is not pinned.
+$(VENV)/installed-%: pyproject.toml constraints.txt | $(VENV)/created
+	@echo 'Installing duet-rpc[$*] into $(VENV) ...'
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[$*]'
+	@touch $@
+
+$(VENV)/created:
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "Creating $(VENV) with $$($$python --version) ..."; \
+	    $$python -m venv --clear $(VENV) && touch $@ && exit 0; \
+	  fi; \
+	done; \
+	echo 'duet-rpc needs Python 3.11 or newer with its venv module, and none was found on PATH.' >&2; \
+	echo 'Install one (on Debian: python3 and python3-venv) or name one: make demo PYTHON=...' >&2; \
+	exit 1
+
+$(NODE)/node_modules/.installed: $(NODE)/package.json
+	@command -v npm >/dev/null || { echo 'npm was not found on PATH: install Node.js 20 or newer.' >&2; exit 1; }
+	cd $(NODE) && npm install --no-package-lock --no-audit --no-fund
+	@touch $@
