@@ -42,7 +42,8 @@ bench: $(VENV)/installed-bench ## measure us beside our peers
 node: $(NODE)/node_modules/.installed ## install the npm packages of the interop tests
 
 clean: ## remove the environment, caches and build output
-	rm -rf $(VENV) $(NODE)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(NODE)/node_modules bench/.peers bench/peers/node/node_modules
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One environment for all targets; each adds the extra it needs. The build backend comes first and from

@@ -1,0 +1,58 @@
+"""What holds for every test: in CI, nothing may skip.
+
+A test that needs Emacs, Neovim or Node skips where the program is missing, so that ``make test``
+works anywhere. CI installs all of them, and there a skipped or xfailed test fails the session: it
+would be a promise that nobody checks. ``DUET_RPC_NO_SKIPS=1`` asks for the same on any machine,
+``0`` waives it.
+"""
+
+import os
+
+import pytest
+
+
+def skips_are_forbidden() -> bool:
+    asked = os.environ.get("DUET_RPC_NO_SKIPS") or os.environ.get("CI") or ""
+    return asked.lower() not in ("", "0", "false", "no")
+
+
+class NoSkips:
+    """Collect every skip and xfail of a session, and fail it at the end if there was one."""
+
+    def __init__(self) -> None:
+        self._skipped: list[str] = []
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if not report.skipped:
+            return
+        # A skip is told as (path, line, reason); an xfailed test carries its traceback instead.
+        where = report.longrepr
+        reason = where[2] if isinstance(where, tuple) else getattr(report, "wasxfail", "xfailed")
+        self._skipped.append(f"{report.nodeid}: {reason or 'no reason given'}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    # Before the terminal reporter's own hook, which prints the summary.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._skipped and session.exitstatus in (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        ):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._skipped:
+            return
+        terminalreporter.section("no test may skip here (CI or DUET_RPC_NO_SKIPS is set)", red=True)
+        for line in self._skipped:
+            terminalreporter.write_line(line)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if skips_are_forbidden():
+        config.pluginmanager.register(NoSkips(), "duet-rpc-no-skips")

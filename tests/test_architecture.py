@@ -1,0 +1,238 @@
+"""Imports go one way: from a higher tier to a lower one, never back.
+
+The tables below are the architecture. A new module has to be placed in them before the tests pass.
+Imports are read from the source, so one inside a function or under ``TYPE_CHECKING`` counts like
+any other: to know a thing of a higher tier, in whatever way, is to depend on it.
+"""
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+PACKAGE = "duet_rpc"
+
+# Lowest first. A name is a module or a package with all that is in it; the longest name that fits
+# counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
+# one another.
+TIERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "version"),
+    ("messages", "framing", "policy", "context"),
+    ("parameters", "service"),
+    ("dispatch", "ledger.machine", "ledger.fingerprint"),
+    ("connection",),
+    ("transports", "hosts", "ledger"),
+    ("server", "client"),
+    ("blocking", "daemon", "testing", "mcp"),
+    ("cli",),
+    ("__init__", "__main__"),  # the faces: nothing imports them
+)
+
+# The exceptions, each with its reason; only inside a function, so that importing the one does not
+# load the other.
+FETCHED_WHEN_CALLED = {
+    ("service", "server"),  # Service.run() is the one-line way to serve
+}
+
+# Bytes in, values out: these modules neither wait nor log, and time comes in from outside.
+PURE = (
+    "errors",
+    "messages",
+    "framing",
+    "policy",
+    "context",
+    "parameters",
+    "service",
+    "dispatch",
+    "connection",
+    "ledger.machine",
+    "ledger.fingerprint",
+)
+KEPT_OUT_OF_PURE = frozenset({"asyncio", "threading", "socket", "os", "time", "logging"})
+
+
+RANKS = {name: rank for rank, tier in enumerate(TIERS) for name in tier}
+
+
+def placed(module: str, names: Iterable[str]) -> str | None:
+    """Return the longest of ``names`` that is ``module`` or a package around it."""
+    fitting = [name for name in names if f"{module}.".startswith(f"{name}.")]
+    return max(fitting, key=len, default=None)
+
+
+def tier_of(module: str) -> int | None:
+    name = placed(module, RANKS)
+    return None if name is None else RANKS[name]
+
+
+class Import(NamedTuple):
+    line: int
+    name: str  # absolute; `from a import b` is `a.b`, whether b is a module or not
+    in_function: bool
+    for_types: bool
+
+
+def imports(module: str, source: str, is_package: bool = False) -> Iterator[Import]:
+    """Yield everything that ``source`` imports, wherever it stands."""
+    package = [PACKAGE, *(part for part in module.split(".") if part != "__init__")]
+    if not is_package:
+        package.pop()
+
+    def visit(node: ast.AST, in_function: bool, for_types: bool) -> Iterator[Import]:
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield Import(node.lineno, alias.name, in_function, for_types)
+            case ast.ImportFrom(names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                base = [*base, node.module] if node.module else base
+                for alias in names:
+                    name = ".".join([*base, alias.name])
+                    yield Import(node.lineno, name, in_function, for_types)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                in_function = True
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=orelse):
+                for statement in body:
+                    yield from visit(statement, in_function, True)
+                for statement in orelse:
+                    yield from visit(statement, in_function, for_types)
+                return
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, in_function, for_types)
+
+    return visit(ast.parse(source), False, False)
+
+
+def target(name: str, modules: Collection[str]) -> str | None:
+    """Return the module of ours, relative to the package, that importing ``name`` loads."""
+    first, _, rest = name.partition(".")
+    if first != PACKAGE:
+        return None
+    known = [*RANKS, *(module.removesuffix(".__init__") for module in modules)]
+    return placed(rest, known) or "__init__"
+
+
+def violations(modules: Mapping[str, str]) -> list[str]:
+    """Check the sources, by module name relative to the package; return one line for each fault."""
+    faults = []
+    for path, source in modules.items():
+        module = path.removesuffix(".__init__")
+        tier = tier_of(module)
+        if tier is None:
+            faults.append(f"{module} stands in no tier: place it in a tier (TIERS, in this file)")
+            continue
+        for found in imports(module, source, is_package=path.endswith("__init__")):
+            outside = found.name.partition(".")[0] in KEPT_OUT_OF_PURE
+            if outside and placed(module, PURE) and not found.for_types:
+                faults.append(f"{module}:{found.line} imports {found.name}: it is to stay pure")
+            used = target(found.name, modules)
+            used_tier = None if used is None else tier_of(used)
+            if used_tier is None or used_tier <= tier:
+                continue
+            if found.in_function and (module, used) in FETCHED_WHEN_CALLED:
+                continue
+            faults.append(f"{module}:{found.line} imports {used}, which stands in a higher tier")
+    return faults
+
+
+def our_modules() -> dict[str, str]:
+    root = SOURCE / PACKAGE
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts): path.read_text("utf-8")
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+def test_no_module_imports_a_higher_tier() -> None:
+    modules = our_modules()
+    assert modules, f"no sources in {SOURCE}"
+    assert not violations(modules), "\n" + "\n".join(violations(modules))
+
+
+# The checker, tried on sources that break the rules.
+
+SOUND = {
+    "errors": "",
+    "messages": "",
+    "connection": "",
+    "transports.stdio": "",
+    "ledger.machine": "",
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from duet_rpc.connection import Connection",
+        "from duet_rpc import connection",
+        "import duet_rpc.connection as c",
+        "from .connection import Connection",
+        "from . import connection",
+        "def later():\n    from duet_rpc.connection import Connection",
+        "if TYPE_CHECKING:\n    from duet_rpc.connection import Connection",
+        "from duet_rpc.transports.stdio import Stdio",
+        "from .transports import stdio",
+    ],
+)
+def test_the_checker_sees_an_import_of_a_higher_tier(source: str) -> None:
+    faults = violations(SOUND | {"messages": source})
+    assert len(faults) == 1
+    assert "which stands in a higher tier" in faults[0]
+
+
+def test_the_checker_sees_an_import_of_the_face() -> None:
+    faults = violations(SOUND | {"__init__": "", "cli.main": "from duet_rpc import Server"})
+    assert faults == ["cli.main:1 imports __init__, which stands in a higher tier"]
+
+
+def test_the_checker_resolves_relative_imports_inside_packages() -> None:
+    upwards = {"ledger.machine": "from ..transports import stdio"}
+    assert violations(SOUND | upwards) == [
+        "ledger.machine:1 imports transports.stdio, which stands in a higher tier"
+    ]
+    from_a_package = {
+        "transports.__init__": "from . import stdio\nfrom ..cli import main",
+        "cli": "",
+    }
+    assert violations(SOUND | from_a_package) == [
+        "transports:2 imports cli, which stands in a higher tier"
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(KEPT_OUT_OF_PURE))
+@pytest.mark.parametrize(
+    "form", ["import {}", "import {}.x", "from {} import x", "def later():\n    import {} as it"]
+)
+def test_the_checker_keeps_io_and_clocks_out_of_pure_modules(form: str, name: str) -> None:
+    source = form.format(name)
+    assert len(violations(SOUND | {"ledger.machine": source})) == 1
+    assert violations(SOUND | {"transports.stdio": source}) == []
+
+
+def test_the_checker_lets_pure_modules_name_types() -> None:
+    for_types = "if TYPE_CHECKING:\n    from logging import Logger\nelse:\n    import json"
+    assert violations(SOUND | {"connection": for_types}) == []
+    assert len(violations(SOUND | {"connection": for_types.replace("json", "time")})) == 1
+
+
+def test_the_checker_wants_exceptions_inside_functions() -> None:
+    fetched = "def run():\n    from duet_rpc.server import Server"
+    assert violations(SOUND | {"service": fetched}) == []
+    assert len(violations(SOUND | {"service": "from duet_rpc.server import Server"})) == 1
+    assert len(violations(SOUND | {"errors": fetched})) == 1
+
+
+def test_the_checker_asks_for_a_place_for_every_module() -> None:
+    faults = violations(SOUND | {"helpers": ""})
+    assert len(faults) == 1
+    assert "place it in a tier" in faults[0]
+
+
+def test_the_checker_passes_what_is_in_order() -> None:
+    good = {
+        "connection": "import json\nfrom duet_rpc.messages import Request\nfrom .errors import *"
+    }
+    assert violations(SOUND | good) == []

@@ -1,0 +1,55 @@
+"""The public names: what ``__all__`` of the public modules lists, and what importing them costs."""
+
+import importlib
+import importlib.util
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+PUBLIC = [
+    name
+    for name in ("duet_rpc", "duet_rpc.blocking", "duet_rpc.policy", "duet_rpc.testing")
+    if importlib.util.find_spec(name) is not None
+]
+
+
+def own_docstring(thing: object) -> str:
+    """Return the docstring that a person wrote, not the signature that a dataclass makes up."""
+    text = getattr(thing, "__doc__", None) or ""
+    return "" if text.startswith(f"{getattr(thing, '__name__', '')}(") else text.strip()
+
+
+def isort_key(name: str) -> tuple[int, str]:
+    """Put CONSTANTS first, then Classes, then the rest: the order that `make format` keeps."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    names = list(module.__all__)
+    assert names == sorted(set(names), key=isort_key), "__all__ is sorted, each name once"
+    for exported in names:
+        thing = getattr(module, exported)  # also fetches what the module loads on demand
+        if inspect.isclass(thing) or inspect.isroutine(thing):
+            assert own_docstring(thing), f"{name}.{exported} has no docstring"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_dir_lists_every_public_name(name: str) -> None:
+    module = importlib.import_module(name)
+    assert set(module.__all__) <= set(dir(module)), "completion in a shell goes by dir()"
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    # An editor user waits for the daemon's start. asyncio alone would be most of it.
+    program = (
+        "import sys; before = set(sys.modules); import duet_rpc; "
+        "print(*sorted({'asyncio', 'click'} & (set(sys.modules) - before)))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert finished.stdout.split() == []
