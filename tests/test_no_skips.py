@@ -24,7 +24,7 @@ def session(directory: Path, source: str, **environ: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(directory)]
         + ["-p", "tests.conftest", "-p", "no:cacheprovider", str(test)],
-        env=inherited | environ,
+        env=inherited | environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # for a quick start
         cwd=ROOT,
         capture_output=True,
         text=True,

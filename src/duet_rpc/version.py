@@ -1,4 +1,4 @@
-"""The version of the package: read by the build, by ``duet-rpc --version`` and by ``initialize``."""
+"""The version: read by the build, by ``duet-rpc --version`` and by ``initialize``."""
 
 __all__ = ["__version__"]
 
