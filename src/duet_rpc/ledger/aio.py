@@ -1,0 +1,199 @@
+"""The ledger's steps on an event loop: what blocks goes to threads, the handler stays on the loop.
+
+A flight is a task of its own: the caller's cancellation or deadline ends the caller's waiting, not
+a command that has begun. Only a transactional command is cancelled with its caller, for it leaves
+nothing behind. Before the handler has begun, an abandoned flight gives its claim back.
+
+Two pools of threads, because those that begin transactions may wait for one that needs a thread to
+end.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from .flights import Flight
+from .group import Group, outcome_of
+from .machine import Answer, Claim, Operation, Promise
+from .running import Ran, Run
+from .steps import Work
+from .store import AsyncBeginner, AsyncTransaction, NotBegun, Store, Transaction
+
+T = TypeVar("T")
+
+
+class LoopTicket:
+    """The ticket of a coroutine."""
+
+    __slots__ = ("answer", "future", "operation", "outbox")
+
+    def __init__(self, operation: Operation, outbox: "Outbox"):
+        self.operation = operation
+        self.answer: Answer | Exception | None = None
+        self.outbox = outbox
+        self.future: asyncio.Future[None] = outbox.loop.create_future()
+
+    def wake(self) -> None:
+        """See `Ticket.wake`."""
+        self.outbox.put(self)
+
+    def promote(self, group: Group) -> None:
+        """Lead from a thread of the pool."""
+        self.outbox.hire(group, self)
+
+    def settle(self) -> None:
+        """Let the coroutine go on; called on the loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Outbox:
+    """The settled tickets of one event loop: a group wakes the loop once, not once for each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor):
+        self.loop = loop
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._tickets: list[LoopTicket] = []
+
+    def put(self, ticket: LoopTicket) -> None:
+        """Have a ticket settled on the loop."""
+        with self._lock:
+            self._tickets.append(ticket)
+            if len(self._tickets) > 1:
+                return
+        # A loop that has been closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._settle)
+
+    def hire(self, group: Group, ticket: LoopTicket) -> None:
+        """Lead the group from a thread of the pool."""
+        self._pool.submit(self._lead, group, ticket)
+
+    def _lead(self, group: Group, ticket: LoopTicket) -> None:
+        group.lead(ticket)
+        self.put(ticket)
+
+    def _settle(self) -> None:
+        with self._lock:
+            tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            ticket.settle()
+
+
+class LoopSteps:
+    """See `Steps`. One object serves all event loops that use the ledger."""
+
+    def __init__(self, group: Group):
+        self._group = group
+        self._beginners = ThreadPoolExecutor(16, thread_name_prefix="duet-begin")
+        self._finishers = ThreadPoolExecutor(4, thread_name_prefix="duet-finish")
+        self._outboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Outbox] = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[bytes]] = set()
+
+    async def submit(self, operation: Operation) -> Answer:
+        """See `Steps.submit`."""
+        loop = asyncio.get_running_loop()
+        outbox = self._outboxes.get(loop)
+        if outbox is None:
+            outbox = self._outboxes[loop] = Outbox(loop, self._finishers)
+        ticket = LoopTicket(operation, outbox)
+        if self._group.enter(ticket):
+            outbox.hire(self._group, ticket)
+        await ticket.future
+        return outcome_of(ticket)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """See `Steps.call`."""
+        return await asyncio.get_running_loop().run_in_executor(self._beginners, function, *args)
+
+    async def begin(
+        self, store: Store, claim: Claim, patience: float
+    ) -> Transaction | AsyncTransaction | NotBegun:
+        """See `Steps.begin`."""
+        if isinstance(store, AsyncBeginner):
+            return await store.begin_async(claim, patience)
+        begun = self._beginners.submit(store.begin, claim, patience)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(begun))
+        except asyncio.CancelledError:
+            begun.add_done_callback(_undo)
+            raise
+
+    async def end(self, ends: Callable[[], T | Awaitable[T]]) -> T:
+        """See `Steps.end`."""
+        if asyncio.iscoroutinefunction(getattr(ends, "func", ends)):
+            ended: T = await ends()  # type: ignore[misc]
+            return ended
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._finishers, ends)  # type: ignore[arg-type]
+
+    async def join(self, flight: Flight, patience: float) -> bool:
+        """See `Steps.join`."""
+        loop = asyncio.get_running_loop()
+        landed = asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(landed.set)
+
+        if not flight.call_when_landed(wake):
+            return True
+        try:
+            async with asyncio.timeout(patience):
+                await landed.wait()
+            return True
+        except TimeoutError:
+            return flight.has_landed
+        finally:
+            flight.forget(wake)
+
+    async def pause(self, seconds: float) -> None:
+        """See `Steps.pause`."""
+        await asyncio.sleep(seconds)
+
+    async def work(self, work: Work, run: Run) -> Ran:
+        """See `Steps.work`."""
+        ran: Ran = await work(run)
+        return ran
+
+    async def fly(self, flight: Flight, logic: Coroutine[Any, Any, bytes]) -> bytes:
+        """See `Steps.fly`."""
+        task = asyncio.get_running_loop().create_task(logic)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(_land, flight))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            flight.is_abandoned = True
+            can_undo = flight.has_begun and not flight.is_ending
+            if can_undo and flight.command.promise is Promise.TRANSACTIONAL:
+                task.cancel()
+                await asyncio.wait([task])
+            raise
+
+    def close(self) -> None:
+        """Let the threads go. Idempotent."""
+        self._beginners.shutdown(wait=False)
+        self._finishers.shutdown(wait=False)
+
+
+def _land(flight: Flight, task: "asyncio.Task[bytes]") -> None:
+    # A task that is cancelled before its first step never ran a line, not even a `finally`.
+    flight.land(None)
+    if not task.cancelled():
+        task.exception()  # seen here, in case the caller is gone
+
+
+def _undo(begun: "Future[Transaction | NotBegun]") -> None:
+    """Roll back a transaction that was opened for somebody who is gone."""
+    if not begun.cancelled() and begun.exception() is None:
+        transaction = begun.result()
+        if not isinstance(transaction, NotBegun):
+            transaction.rollback()

@@ -1,0 +1,123 @@
+"""Group commit: operations that arrive while a commit runs are committed together in the next one.
+
+Leader style. A thread that finds nobody committing leads: it commits its own operation at once,
+with no thread in between, so that a command alone costs its commits and little more. Whoever comes
+meanwhile queues, and when the commit is done the first in the queue leads the next group. The
+group is as large as the traffic makes it; nobody waits for it to fill.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..errors import RpcError, StoreUnavailable
+from .machine import Answer, Operation
+
+Commit = Callable[[Sequence[Operation]], list[Answer | Exception]]
+
+MAX_GROUP = 256
+"""Bounds how long one transaction keeps others out; far above what a process has in flight."""
+
+
+class Ticket(Protocol):
+    """One operation on its way through the group."""
+
+    operation: Operation
+    answer: Answer | Exception | None
+
+    def wake(self) -> None:
+        """Tell whoever waits that the answer is there."""
+
+    def promote(self, group: "Group") -> None:
+        """See to it that `group.lead(self)` is called, and soon, on a thread that may block."""
+
+
+class ThreadTicket:
+    """The ticket of a thread that waits for its own answer."""
+
+    __slots__ = ("_gate", "answer", "leads", "operation")
+
+    def __init__(self, operation: Operation):
+        self.operation = operation
+        self.answer: Answer | Exception | None = None
+        self.leads = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self) -> None:
+        """Wait for the answer, or for the turn to lead."""
+        self._gate.acquire()
+
+    def wake(self) -> None:
+        """See `Ticket.wake`."""
+        self._gate.release()
+
+    def promote(self, group: "Group") -> None:
+        """Let the waiting thread itself lead."""
+        self.leads = True
+        self._gate.release()
+
+
+class Group:
+    """The queue in front of a store's `commit`. Safe to use from any thread."""
+
+    def __init__(self, commit: Commit):
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._queue: list[Ticket] = []
+        self._led = False
+
+    def submit(self, operation: Operation) -> Answer:
+        """Commit an operation, alone or with others, and return its answer or raise its failure."""
+        ticket = ThreadTicket(operation)
+        if not self.enter(ticket):
+            ticket.wait()
+        if ticket.answer is None:
+            self.lead(ticket)
+        return outcome_of(ticket)
+
+    def enter(self, ticket: Ticket) -> bool:
+        """Queue a ticket. True: there is no leader, so whoever asked must call `lead`."""
+        with self._lock:
+            if self._led:
+                self._queue.append(ticket)
+                return False
+            self._led = True
+            return True
+
+    def lead(self, ticket: Ticket) -> None:
+        """Commit the ticket's operation and all that queue, answer them, appoint a successor."""
+        with self._lock:
+            followers = self._queue[: MAX_GROUP - 1]
+            del self._queue[: MAX_GROUP - 1]
+        tickets = [ticket, *followers]
+        # What an interrupt of the leading thread leaves to the others; they may ask again.
+        answers: list[Answer | Exception] = [StoreUnavailable()] * len(tickets)
+        try:
+            answers = self._commit([each.operation for each in tickets])
+            assert len(answers) == len(tickets), "a store answers every operation"
+        except Exception as error:
+            answers = [error] * len(tickets)
+        finally:
+            for each, answer in zip(tickets, answers, strict=True):
+                each.answer = answer
+            # The successor starts first: its commit then runs while the others are being woken.
+            with self._lock:
+                successor = self._queue.pop(0) if self._queue else None
+                self._led = successor is not None
+            if successor is not None:
+                successor.promote(self)
+            for each in followers:
+                each.wake()
+
+
+def outcome_of(ticket: Ticket) -> Answer:
+    """Take the answer out of a settled ticket, or raise the failure in it."""
+    answer = ticket.answer
+    assert answer is not None, "a ticket is woken after it is answered"
+    if isinstance(answer, RpcError):
+        # A group shares one failure; each of its callers raises an exception of its own.
+        raise RpcError.from_wire(answer.code, answer.message, answer.data) from answer
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -1,0 +1,126 @@
+"""The ledger's own thread: it keeps leases alive, settles what is owed to the store, and sweeps.
+
+A thread, because a handler may block the event loop for as long as it likes and must not lose its
+lease by that. It starts with the first command and ends with the ledger.
+
+Owed are operations that the store could not take in time: the outcome of a run whose lease ended
+while the store was down, and the release of a claim whose answer was lost. Both are safe at any
+later time, for the store checks the owner, and both spare an operator a command of unknown
+outcome.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+
+from msgspec import Struct
+
+from ..errors import StoreUnavailable
+from .group import Group
+from .machine import Fenced, Identity, Operation, Renew
+from .store import Store
+
+log = logging.getLogger("duet_rpc.ledger")
+
+SWEEP_EVERY = 60.0
+SWEEP_ROWS = 500
+MAX_OWED = 10_000
+
+
+class Beat(Struct, eq=False):
+    """A run whose lease is kept alive."""
+
+    identity: Identity
+    token: int
+    owner: str
+    correlation_id: str
+    renewed: float
+    """When (monotonic) the lease was last asked for; it holds at least one lease from then on."""
+
+
+class Heart:
+    """Renews the leases of running commands at a third of their length."""
+
+    def __init__(self, store: Store, group: Group, lease: float, unknown_ttl: float):
+        self._store = store
+        self._group = group
+        self._lease = lease
+        self._unknown_ttl = unknown_ttl
+        self._lock = threading.Lock()
+        self._beats: set[Beat] = set()
+        self._owed: deque[Operation] = deque(maxlen=MAX_OWED)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread, if it does not run yet."""
+        if self._thread is not None:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="duet-ledger", daemon=True)
+                self._thread.start()
+
+    def keep(self, beat: Beat) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._beats.add(beat)
+
+    def drop(self, beat: Beat) -> None:
+        """Stop renewing a lease."""
+        with self._lock:
+            self._beats.discard(beat)
+
+    def owe(self, operation: Operation) -> None:
+        """Apply an operation when the store can be reached again."""
+        self._owed.append(operation)
+
+    def close(self) -> None:
+        """End the thread; what is owed is tried once more. Idempotent."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=2.0)
+
+    def _beat(self) -> None:
+        swept = time.monotonic()
+        # Two looks in a third of the lease: no lease is ever older than that when it is renewed.
+        while not self._stop.wait(self._lease / 6):
+            try:
+                self._renew()
+                self._settle()
+                if time.monotonic() - swept >= SWEEP_EVERY:
+                    swept = time.monotonic()
+                    self._store.sweep(SWEEP_ROWS, unknown_ttl=self._unknown_ttl)
+            except StoreUnavailable:
+                log.warning("the command store cannot be reached; leases are not renewed")
+            except Exception:
+                log.exception("the ledger's thread met a fault and goes on")
+        try:
+            self._settle()
+        except Exception:
+            log.warning("the command store cannot be reached; %d outcomes lost", len(self._owed))
+
+    def _renew(self) -> None:
+        due = time.monotonic() - self._lease / 6
+        with self._lock:
+            beats = [beat for beat in self._beats if beat.renewed <= due]
+        for beat in beats:
+            asked = time.monotonic()
+            renew = Renew(beat.identity, beat.token, beat.owner, self._lease, self._unknown_ttl)
+            if isinstance(self._group.submit(renew), Fenced):
+                self.drop(beat)
+                log.warning(
+                    "a run of %s lost its lease",
+                    beat.identity.method,
+                    extra={"correlation_id": beat.correlation_id},
+                )
+            else:
+                beat.renewed = asked
+
+    def _settle(self) -> None:
+        while self._owed:
+            operation = self._owed[0]
+            self._group.submit(operation)
+            self._owed.popleft()

@@ -1,0 +1,168 @@
+"""The ledger: runs each command once, however often it is asked for, and gives one answer to all.
+
+This module is the face of the package: it joins the duplicates of one process to one flight and
+leaves the flight itself to `conduct`. It raises the refusals of the contract (`KeyReused`,
+`InProgress`, `OutcomeUnknown`, `StoreUnavailable`); whatever the handler did comes back as bytes.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from ..errors import InProgress, KeyReused, RpcError, UsageError
+from .conduct import Conductor, in_progress
+from .flights import Flights
+from .group import Group
+from .heart import SWEEP_ROWS, Heart
+from .machine import Claim, Command, Identity, Promise, Record, first_run
+from .running import Ran, Run
+from .steps import BlockingSteps, Steps, Work, drive
+from .store import Store
+
+if TYPE_CHECKING:
+    from .aio import LoopSteps
+
+
+class Ledger:
+    """What became of each command. Safe to use from any thread and any event loop.
+
+    `lease` is how long a run may stay silent before it counts as cut off; `wait` how long a
+    duplicate waits for the run before it; `ttl` and `unknown_ttl` how long outcomes and unknown
+    ones are kept. An outcome above `max_outcome_bytes` counts as one that cannot be sent.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lease: float = 30.0,
+        wait: float = 10.0,
+        ttl: float = 86400.0,
+        unknown_ttl: float = 7 * 86400.0,
+        max_outcome_bytes: int = 256 * 1024,
+    ):
+        if lease <= 0 or wait < 0 or ttl <= 0 or unknown_ttl <= 0 or max_outcome_bytes <= 0:
+            raise UsageError("a ledger's times and limits are above zero")
+        self.store = store
+        self._wait = wait
+        self._lease = lease
+        self._unknown_ttl = unknown_ttl
+        self._name = secrets.token_hex(8)
+        self._runs = count(1)
+        self._flights = Flights()
+        self._group = Group(store.commit)
+        self._heart = Heart(store, self._group, lease, unknown_ttl)
+        self._conductor = Conductor(
+            store, self._heart, lease, wait, ttl, unknown_ttl, max_outcome_bytes
+        )
+        self._blocking = BlockingSteps(self._group)
+        self._on_loop: LoopSteps | None = None
+        self._lock = threading.Lock()
+
+    def run(
+        self, command: Command, work: Callable[[Run], Ran], *, deadline: float | None = None
+    ) -> bytes:
+        """Answer a command: by running `work`, or with the outcome of the run before it.
+
+        Blocks. `deadline`, a `time.monotonic()` value, bounds the waiting for another run; a run
+        of its own is never cut short. `work` returns a `Ran` however the handler ends; if it
+        raises, the run counts as cut off.
+        """
+        return drive(self._answer(self._blocking, command, work, deadline))
+
+    async def run_async(
+        self,
+        command: Command,
+        work: Callable[[Run], Awaitable[Ran]],
+        *,
+        deadline: float | None = None,
+    ) -> bytes:
+        """Answer a command whose handler runs on the event loop; as `run` in everything else.
+
+        Cancelling the caller ends its waiting. A command that has begun goes on in a task of its
+        own, unless it is transactional: that one is cancelled too, and rolled back.
+        """
+        return await self._answer(self._steps_on_loop(), command, work, deadline)
+
+    def require(self, promise: Promise) -> None:
+        """Raise `UsageError` if the store cannot keep a promise. To be asked at the start."""
+        able = self.store.capabilities
+        if promise is Promise.TRANSACTIONAL and not able.transactional:
+            raise UsageError(
+                f"{type(self.store).__name__} cannot run transactional commands ({able.note});"
+                " use SQLite or PostgreSQL, or declare another promise"
+            )
+
+    def outcome(self, principal: str, method: str, key: str) -> Record | None:
+        """Tell what became of a command; None if nothing is known of it. Blocks."""
+        return drive(self._outcome(self._blocking, Identity(principal, method, key)))
+
+    async def outcome_async(self, principal: str, method: str, key: str) -> Record | None:
+        """Tell what became of a command, without blocking the event loop."""
+        return await self._outcome(self._steps_on_loop(), Identity(principal, method, key))
+
+    def sweep(self) -> int:
+        """Sweep the store now, within the same bound as in the background. Blocks."""
+        return self.store.sweep(SWEEP_ROWS, unknown_ttl=self._unknown_ttl)
+
+    @property
+    def in_flight(self) -> int:
+        """How many commands this process is busy with."""
+        return len(self._flights)
+
+    def close(self) -> None:
+        """End the background thread and give back the store's connections. Idempotent."""
+        self._heart.close()
+        if self._on_loop is not None:
+            self._on_loop.close()
+        self.store.close()
+
+    async def _answer(
+        self, steps: Steps, command: Command, work: Work, deadline: float | None
+    ) -> bytes:
+        if command.promise is Promise.TRANSACTIONAL:
+            self.require(command.promise)
+        give_up = time.monotonic() + self._wait
+        if deadline is not None:
+            give_up = min(give_up, deadline)
+        owner = f"{self._name}-{next(self._runs)}"
+        while True:
+            flight = self._flights.board(command, owner)
+            if flight.owner == owner:
+                self._heart.start()
+                return await steps.fly(
+                    flight, self._conductor.conduct(steps, flight, work, give_up)
+                )
+            if flight.command.fingerprint != command.fingerprint:
+                raise KeyReused()
+            if not await steps.join(flight, max(give_up - time.monotonic(), 0.0)):
+                raise in_progress(self._lease)
+            match flight.ended:
+                case bytes() as body:
+                    return body
+                case InProgress() | None:
+                    # It gave up waiting, or its caller went away before it began. Our time is ours.
+                    continue
+                case RpcError() as error:
+                    raise RpcError.from_wire(error.code, error.message, error.data) from error
+
+    async def _outcome(self, steps: Steps, identity: Identity) -> Record | None:
+        record = await steps.call(self.store.look, identity)
+        flight = self._flights.get(identity)
+        if record is None and flight is not None:
+            # A transaction shows nothing to others before it commits.
+            claim = Claim(flight.command, flight.owner, self._lease, self._unknown_ttl)
+            return first_run(claim, time.time())
+        return record
+
+    def _steps_on_loop(self) -> "LoopSteps":
+        if self._on_loop is None:
+            from .aio import LoopSteps
+
+            with self._lock:
+                if self._on_loop is None:
+                    self._on_loop = LoopSteps(self._group)
+        return self._on_loop

@@ -1,0 +1,215 @@
+"""A store in one SQLite file, shared by any number of threads and processes of one machine.
+
+The embedded default. A write takes the file's write lock (BEGIN IMMEDIATE), reads the record, lets
+the machine decide and writes what it says: one lock, so no other process can come in between. The
+threads of one process queue at a lock of their own first, because SQLite's own waiting is polling.
+
+Every commit is synced to disk before it counts. Connections that met a fault are thrown away, so
+that a disk that was full or a file that was locked leaves nothing behind.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import StoreUnavailable, UsageError
+from .machine import (
+    Answer,
+    Claim,
+    Decision,
+    Identity,
+    Kept,
+    Operation,
+    Record,
+    State,
+    as_seen,
+    cut_off,
+    decide,
+    decide_forget,
+    decide_resolve,
+)
+from .rows import SELECT, from_row, seen_state
+from .sqlite_file import delete, is_fault, load, open_file, save
+from .sqlite_transaction import Guests, SqliteTransaction
+from .store import Capabilities, Counts, NotBegun
+
+
+class SqliteStore:
+    """Records in a table `duet_commands` of an SQLite file, beside the tables of the application.
+
+    `busy` is how long a write waits for locks that others hold. `prepare` is called with each
+    connection made for transactional handlers, to set pragmas or a row factory.
+    """
+
+    capabilities = Capabilities(
+        transactional=True, durable=True, note="for one machine; not on a network disk"
+    )
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        busy: float = 5.0,
+        prepare: Callable[[sqlite3.Connection], object] | None = None,
+    ):
+        if str(path) in ("", ":memory:"):
+            raise UsageError("an SQLite store needs a file; use MemoryStore to keep nothing")
+        # The working directory may change later; the file must not change with it.
+        self._path = Path(path).absolute()
+        self._clock = clock
+        self._busy = busy
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._guests = Guests(self._path, clock, busy, prepare, self._writing)
+
+    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        """See `Store.commit`."""
+        try:
+            with self._write() as connection:
+                return [self._apply(connection, operation) for operation in operations]
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(operations) == 1:
+                return [error]
+            # One of them cannot be applied: find out which, and spare the others.
+            return [answer for each in operations for answer in self.commit([each])]
+
+    def look(self, identity: Identity) -> Record | None:
+        """See `Store.look`."""
+        with self._read() as connection:
+            record = load(connection, identity)
+        return None if record is None else as_seen(record, self._clock())
+
+    def begin(self, claim: Claim, patience: float) -> SqliteTransaction | NotBegun:
+        """Open a transaction for a handler; it keeps every other writer of the file waiting."""
+        return self._guests.begin(claim, patience)
+
+    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
+        """See `Store.records`."""
+        now = self._clock()
+        query = (
+            f"{SELECT} WHERE expires_at > :now"
+            f" AND (:state IS NULL OR {seen_state(':now')} = :state)"
+            " ORDER BY created_at LIMIT :limit"
+        )
+        values = {"now": now, "state": state.value if state else None, "limit": limit}
+        with self._read() as connection:
+            rows = connection.execute(query, values).fetchall()
+        seen = [as_seen(from_row(row), now) for row in rows]
+        return [record for record in seen if record is not None]
+
+    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
+        """See `Store.resolve`."""
+        with self._write() as connection:
+            found = load(connection, identity)
+            decision = decide_resolve(found, outcome, self._clock(), ttl)
+            return _keep(connection, identity, found, decision) == Kept()
+
+    def forget(self, identity: Identity) -> bool:
+        """See `Store.forget`."""
+        with self._write() as connection:
+            found = load(connection, identity)
+            decision = decide_forget(found, self._clock())
+            return _keep(connection, identity, found, decision) == Kept()
+
+    def sweep(self, limit: int = 500, *, unknown_ttl: float = 7 * 86400.0) -> int:
+        """See `Store.sweep`."""
+        now = self._clock()
+        query = (
+            f"{SELECT} WHERE expires_at <= :now"
+            f" OR (state = 'running' AND {seen_state(':now')} <> state) LIMIT :limit"
+        )
+        with self._write() as connection:
+            rows = connection.execute(query, {"now": now, "limit": limit}).fetchall()
+            for record in map(from_row, rows):
+                if as_seen(record, now) is None:
+                    delete(connection, record.identity)
+                else:
+                    save(connection, cut_off(record, record.lease_until, unknown_ttl))
+        return len(rows)
+
+    def counts(self) -> Counts:
+        """See `Store.counts`."""
+        query = (
+            f"SELECT {seen_state(':now')} AS seen, count(*), min(created_at) FROM duet_commands"
+            " WHERE expires_at > :now GROUP BY seen"
+        )
+        with self._read() as connection:
+            rows = connection.execute(query, {"now": self._clock()}).fetchall()
+        return Counts(
+            **{state: number for state, number, _ in rows},
+            **{f"oldest_{state}": since for state, _, since in rows if state != "done"},
+        )
+
+    def close(self) -> None:
+        """See `Store.close`. Waits for a write that is running, not for a handler's transaction."""
+        self._guests.close()
+        with self._reading:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+        if self._writing.acquire(timeout=self._busy):
+            try:
+                self._drop_writer()
+            finally:
+                self._writing.release()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        # A handler's transaction may hold the lock for longer than anybody should wait.
+        if not self._writing.acquire(timeout=self._busy):
+            raise StoreUnavailable()
+        try:
+            if self._writer is None:
+                self._writer = open_file(self._path, self._busy)
+            self._writer.execute("BEGIN IMMEDIATE")
+            yield self._writer
+            self._writer.execute("COMMIT")
+        except BaseException as error:
+            self._drop_writer()
+            if is_fault(error):
+                raise StoreUnavailable() from error
+            raise
+        finally:
+            self._writing.release()
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        with self._reading:
+            try:
+                if self._reader is None:
+                    self._reader = open_file(self._path, self._busy)
+                yield self._reader
+            except sqlite3.Error as error:
+                if self._reader is not None:
+                    self._reader.close()
+                    self._reader = None
+                raise StoreUnavailable() from error
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _apply(self, connection: sqlite3.Connection, operation: Operation) -> Answer:
+        found = load(connection, operation.identity)
+        decision = decide(operation, found, self._clock())
+        return _keep(connection, operation.identity, found, decision)
+
+
+def _keep(
+    connection: sqlite3.Connection, identity: Identity, found: Record | None, decision: Decision
+) -> Answer:
+    if decision.record is None:
+        if found is not None:
+            delete(connection, identity)
+    elif decision.record is not found:
+        save(connection, decision.record)
+    return decision.answer

@@ -1,0 +1,113 @@
+"""The SQLite file itself: how it is opened, migrated, read and written, row by row."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+from ..errors import UsageError
+from .machine import Identity, Record
+from .rows import COLUMNS, SELECT, from_row, schema, to_row
+
+WAL_IS_SAFE_FROM = (3, 51, 3)
+"""Before it, several writing processes can corrupt a file in WAL mode (the WAL-reset bug)."""
+
+_MIGRATIONS = (
+    (
+        schema(blob="blob", integer="integer", real="real", suffix=" WITHOUT ROWID"),
+        "CREATE INDEX duet_commands_expire ON duet_commands (expires_at)",
+    ),
+)
+"""The statements that lead to each version of the schema; a released one is never edited."""
+
+_SAME = "principal = ? AND method = ? AND key = ?"
+_LOAD = f"{SELECT} WHERE {_SAME}"
+_SAVE = f"INSERT OR REPLACE INTO duet_commands VALUES ({', '.join('?' * len(COLUMNS))})"
+_DELETE = f"DELETE FROM duet_commands WHERE {_SAME}"
+
+
+def open_file(
+    path: Path, busy: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    """Connect to a file whose tables are there and current. Transactions are begun by hand."""
+    connection = sqlite3.connect(
+        path, timeout=busy, isolation_level=None, check_same_thread=False, factory=factory
+    )
+    try:
+        _choose_journal(connection, busy)
+        _migrate(connection)
+    except BaseException:
+        sqlite3.Connection.close(connection)
+        raise
+    return connection
+
+
+def load(connection: sqlite3.Connection, identity: Identity) -> Record | None:
+    """Read a record."""
+    row = connection.execute(_LOAD, identity).fetchone()
+    return None if row is None else from_row(row)
+
+
+def save(connection: sqlite3.Connection, record: Record) -> None:
+    """Write a record, in place of the one before it."""
+    connection.execute(_SAVE, to_row(record))
+
+
+def delete(connection: sqlite3.Connection, identity: Identity) -> None:
+    """Remove a record."""
+    connection.execute(_DELETE, identity)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Tell whether somebody else holds a lock on the file."""
+    return (
+        isinstance(error, sqlite3.OperationalError)
+        and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    )
+
+
+def is_fault(error: BaseException) -> bool:
+    """Tell a fault of the file (full, locked, damaged, gone) from a fault in what was asked."""
+    wrong = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, wrong)
+
+
+def _choose_journal(connection: sqlite3.Connection, busy: float) -> None:
+    mode = "WAL" if sqlite3.sqlite_version_info >= WAL_IS_SAFE_FROM else "TRUNCATE"
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")
+    give_up = time.monotonic() + busy
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            # Changing the mode needs the file alone and does not wait for it by itself.
+            if not is_busy(error) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    if _version(connection) == len(_MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    # Whoever came first has done it by the time the lock is ours.
+    version = _version(connection)
+    if version > len(_MIGRATIONS):
+        raise UsageError(f"the store has schema {version}; this duet-rpc knows {len(_MIGRATIONS)}")
+    if version == 0:
+        connection.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
+        connection.execute("INSERT INTO duet_schema VALUES (0)")
+    for statements in _MIGRATIONS[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute("UPDATE duet_schema SET version = ?", (len(_MIGRATIONS),))
+    connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    query = "SELECT count(*) FROM sqlite_master WHERE name = 'duet_schema'"
+    if connection.execute(query).fetchone()[0] == 0:
+        return 0
+    version: int = connection.execute("SELECT version FROM duet_schema").fetchone()[0]
+    return version

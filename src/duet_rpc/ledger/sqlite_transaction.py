@@ -1,0 +1,223 @@
+"""Transactional commands on SQLite: the connection that a handler works on, and how its work ends.
+
+The connection is an ordinary `sqlite3.Connection`, but the transaction is the ledger's: a handler
+that committed by itself would part its effects from their record. So `commit` and its like are
+refused, `with connection:` means a savepoint inside the transaction instead of its end, and a
+handler that ends the transaction by SQL is found out by the savepoint around it.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from ..errors import OutcomeUnknown, StoreUnavailable, UsageError
+from .machine import Claim, Claimed, Record, State, decide_claim, finished
+from .sqlite_file import is_busy, is_fault, load, open_file, save
+from .store import NotBegun
+
+_FENCE = "duet_fence"
+
+
+class Guest(sqlite3.Connection):
+    """A connection whose transaction belongs to somebody else."""
+
+    _depth = 0
+
+    def commit(self) -> None:
+        """Refuse: the ledger commits when the handler returns."""
+        raise UsageError("the ledger commits the transaction of a transactional command itself")
+
+    def rollback(self) -> None:
+        """Refuse: raising from the handler undoes its effects."""
+        raise UsageError("raise an error to undo the effects of a transactional command")
+
+    def close(self) -> None:
+        """Refuse: the connection is lent."""
+        raise UsageError("the connection of a transactional command belongs to the store")
+
+    def executescript(self, sql_script: str, /) -> Any:
+        """Refuse: sqlite3 commits before a script."""
+        raise UsageError("executescript commits first; use execute in a transactional command")
+
+    def __enter__(self) -> "Guest":
+        self._depth += 1
+        self.execute(f"SAVEPOINT duet_{self._depth}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        if error is not None:
+            self.execute(f"ROLLBACK TO duet_{self._depth}")
+        self.execute(f"RELEASE duet_{self._depth}")
+        self._depth -= 1
+        return False
+
+
+class Guests:
+    """Lends the one connection for handlers, to whoever holds the lock that writers queue at."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        busy: float,
+        prepare: Callable[[sqlite3.Connection], object] | None,
+        writing: threading.Lock,
+    ):
+        self._path = path
+        self._clock = clock
+        self._busy = busy
+        self._prepare = prepare
+        self._writing = writing
+        self._connection: Guest | None = None
+        self._factories: tuple[Any, Any] = (None, str)
+        self._closed = False
+
+    def begin(self, claim: Claim, patience: float) -> "SqliteTransaction | NotBegun":
+        """See `Store.begin`."""
+        give_up = time.monotonic() + patience
+        if not self._writing.acquire(timeout=max(patience, 0.0)):
+            raise StoreUnavailable()
+        try:
+            connection = self._open()
+            self._lock_file(connection, give_up)
+            found = load(connection, claim.identity)
+            answer, record = decide_claim(claim, found, self._clock())
+            if isinstance(answer, Claimed):
+                assert record is not None, "a claim leaves a record"
+                connection.execute(f"SAVEPOINT {_FENCE}")
+                connection.row_factory, connection.text_factory = self._factories
+                return SqliteTransaction(self, connection, record)
+            if record is not None and record is not found:
+                save(connection, record)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self.take_back(broken=True)
+            if is_fault(error):
+                raise StoreUnavailable() from error
+            raise
+        self.take_back()
+        return answer  # type: ignore[return-value]  # a claim has no owner's answer
+
+    def take_back(self, *, broken: bool = False) -> None:
+        """End the loan: the connection is free for the next handler, or thrown away."""
+        if (broken or self._closed) and self._connection is not None:
+            sqlite3.Connection.close(self._connection)
+            self._connection = None
+        self._writing.release()
+
+    def finish(self, record: Record, outcome: bytes, ttl: float) -> Record:
+        """Make the record that a transaction commits."""
+        return finished(record, outcome, self._clock(), ttl)
+
+    def look_again(self, record: Record) -> Record | None:
+        """Read a record by a connection that had no part in what went wrong."""
+        connection = open_file(self._path, self._busy)
+        try:
+            return load(connection, record.identity)
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connection, now or when the handler that has it is done."""
+        self._closed = True
+        if self._writing.acquire(timeout=0.0):
+            self.take_back()
+
+    def _open(self) -> Guest:
+        self._closed = False
+        if self._connection is None:
+            connection = open_file(self._path, self._busy, Guest)
+            assert isinstance(connection, Guest), "the factory makes guests"
+            if self._prepare is not None:
+                self._prepare(connection)
+            self._factories = connection.row_factory, connection.text_factory
+            self._connection = connection
+        self._connection._depth = 0
+        self._connection.row_factory, self._connection.text_factory = None, str
+        return self._connection
+
+    def _lock_file(self, connection: Guest, give_up: float) -> None:
+        # SQLite waits ever longer between its tries; short waits in a loop find the moment when
+        # another process commits the very command that is asked for.
+        connection.execute("PRAGMA busy_timeout = 20")
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= give_up:
+                    raise
+        connection.execute(f"PRAGMA busy_timeout = {int(self._busy * 1000)}")
+
+
+class SqliteTransaction:
+    """The open transaction of one handler; see `store.Transaction`."""
+
+    def __init__(self, guests: Guests, connection: Guest, record: Record):
+        self._guests = guests
+        self.connection = connection
+        self._record = record
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this run."""
+        return self._record.token
+
+    def commit(self, outcome: bytes, ttl: float) -> bytes | None:
+        """See `Transaction.commit`."""
+        return self._end(f"RELEASE {_FENCE}", outcome, ttl)
+
+    def reject(self, outcome: bytes, ttl: float) -> bytes | None:
+        """See `Transaction.reject`."""
+        return self._end(f"ROLLBACK TO {_FENCE}", outcome, ttl)
+
+    def rollback(self) -> None:
+        """See `Transaction.rollback`."""
+        broken = True
+        try:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            broken = False
+        finally:
+            self._guests.take_back(broken=broken)
+
+    def _end(self, fence: str, outcome: bytes, ttl: float) -> bytes | None:
+        connection = self.connection
+        try:
+            try:
+                connection.execute(fence)
+            except sqlite3.OperationalError as error:
+                raise UsageError(
+                    "the handler ended the transaction that the ledger commits; leave COMMIT and"
+                    " ROLLBACK to the ledger"
+                ) from error
+            save(connection, self._guests.finish(self._record, outcome, ttl))
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._guests.take_back(broken=True)
+            if is_fault(error):
+                return self._what_happened(error)
+            raise
+        self._guests.take_back()
+        return None
+
+    def _what_happened(self, error: BaseException) -> bytes:
+        # A disk that fails in a commit may have kept it; what the file says after recovery holds.
+        if is_busy(error):
+            raise StoreUnavailable() from error
+        try:
+            record = self._guests.look_again(self._record)
+        except sqlite3.Error:
+            raise OutcomeUnknown() from error
+        if record is not None and record.state is State.DONE and record.outcome is not None:
+            return record.outcome
+        raise StoreUnavailable() from error

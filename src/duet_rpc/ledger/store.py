@@ -1,0 +1,194 @@
+"""What a store of commands is, and how one is chosen by its URL.
+
+A store keeps records and applies the operations of `machine` to them, several in one durable
+commit. It has its own clock, knows no handlers and no answers on the wire, and never waits for a
+command to end: waiting is the ledger's business. All methods block and may be called from any
+thread. A store that cannot be reached raises `StoreUnavailable` and works again by itself when the
+fault is over.
+"""
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from ..errors import UsageError
+from .machine import (
+    Answer,
+    Busy,
+    Claim,
+    Identity,
+    Mismatch,
+    Operation,
+    Record,
+    Replay,
+    State,
+    Unknown,
+)
+
+
+class Capabilities(Struct, frozen=True):
+    """What a store can promise; `note` says in a sentence what it cannot."""
+
+    transactional: bool
+    durable: bool
+    note: str = ""
+
+
+class Counts(Struct, frozen=True):
+    """The commands in a store by state, and since when (the store's time) the oldest one waits."""
+
+    running: int = 0
+    done: int = 0
+    unknown: int = 0
+    oldest_running: float | None = None
+    oldest_unknown: float | None = None
+
+
+class Transaction(Protocol):
+    """An open database transaction around a handler. Exactly one of the three methods ends it."""
+
+    @property
+    def connection(self) -> Any:
+        """The handler's database connection."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this run."""
+
+    def commit(self, outcome: bytes, ttl: float) -> bytes | None:
+        """Commit the effects and the outcome together.
+
+        Returns None if that is done, else the outcome that the store holds instead. Raises
+        `StoreUnavailable` if nothing was committed and `OutcomeUnknown` if nobody can know.
+        """
+
+    def reject(self, outcome: bytes, ttl: float) -> bytes | None:
+        """Undo the effects and commit the outcome alone; returns and raises as `commit` does."""
+
+    def rollback(self) -> None:
+        """Undo everything. Raises `StoreUnavailable` if the connection was lost meanwhile."""
+
+
+class AsyncTransaction(Protocol):
+    """The same for a handler on an event loop, where the store has an asynchronous driver."""
+
+    @property
+    def connection(self) -> Any:
+        """The handler's database connection."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this run."""
+
+    def commit(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None]:
+        """See `Transaction.commit`."""
+
+    def reject(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None]:
+        """See `Transaction.reject`."""
+
+    def rollback(self) -> Awaitable[None]:
+        """See `Transaction.rollback`."""
+
+
+NotBegun = Replay | Busy | Unknown | Mismatch
+
+
+class Store(Protocol):
+    """Where records live."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can promise."""
+
+    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        """Apply the operations in one durable commit; one that fails does not fail the others.
+
+        The answers stand in the order of the operations; an exception is the answer to its own
+        operation. Raises `StoreUnavailable` if none could be applied.
+        """
+
+    def look(self, identity: Identity) -> Record | None:
+        """Read a record as it stands now; None if there is none or its time is over."""
+
+    def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
+        """Open a transaction for a handler, or say why not.
+
+        Waits up to `patience` seconds for another transaction with the same command.
+        """
+
+    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
+        """List records as they stand now, the oldest first."""
+
+    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
+        """Give a command of unknown outcome the outcome that an operator found out."""
+
+    def forget(self, identity: Identity) -> bool:
+        """Drop a record, so that its key can be used anew. Refuses (False) while a run is alive."""
+
+    def sweep(self, limit: int = 500, *, unknown_ttl: float = 7 * 86400.0) -> int:
+        """Mark runs that were cut off and drop records whose time is over, at most `limit` rows."""
+
+    def counts(self) -> Counts:
+        """Count the records by state."""
+
+    def close(self) -> None:
+        """Give back connections. Idempotent."""
+
+
+@runtime_checkable
+class AsyncBeginner(Protocol):
+    """A store with an asynchronous driver for transactions on an event loop."""
+
+    def begin_async(self, claim: Claim, patience: float) -> Awaitable[AsyncTransaction | NotBegun]:
+        """See `Store.begin`."""
+
+
+def open_store(url: str) -> Store:
+    """Open the store that a URL names.
+
+    `memory:` · `sqlite:///relative/path` · `sqlite:////absolute/path` · `postgresql://…` · `redis://…`
+    (also `rediss://`, `unix://` and the same with `valkey`). Raises `UsageError` for anything else
+    and for a store whose driver is not installed. A server that is down is no error here.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise UsageError(f"{url!r} is no store URL; write sqlite:///{url} for a file")
+    match scheme:
+        case "memory":
+            from .memory import MemoryStore
+
+            return MemoryStore()
+        case "sqlite":
+            from .sqlite import SqliteStore
+
+            return SqliteStore(_file_of(url))
+        case "postgresql" | "postgres":
+            _need("psycopg", "postgres")
+            from .postgres import PostgresStore
+
+            return PostgresStore(url)
+        case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
+            _need("redis", "redis")
+            from .redis import RedisStore
+
+            return RedisStore(f"redis{scheme[6:]}:{rest}" if scheme.startswith("valkey") else url)
+    raise UsageError(
+        f"no store for {scheme}: URLs; there are memory:, sqlite:, postgresql: and redis:"
+    )
+
+
+def _file_of(url: str) -> str:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or len(path) < 2:
+        raise UsageError(f"{url!r}: write sqlite:///relative/path or sqlite:////absolute/path")
+    return path[1:]
+
+
+def _need(module: str, extra: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise UsageError(f"this store needs {module}: pip install 'duet-rpc[{extra}]'")
