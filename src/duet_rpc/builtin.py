@@ -1,0 +1,117 @@
+"""The methods that every daemon has: what it is, what it serves, how to end it.
+
+A service that defines one of these names itself keeps its own.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from duet_rpc.errors import InvalidParams
+from duet_rpc.logs import LEVELS
+from duet_rpc.parameters import Parameter, type_name
+from duet_rpc.service import Kind, Method, Service
+from duet_rpc.version import __version__
+
+PROTOCOL_VERSION = "2.0"
+
+
+class Levels(Protocol):
+    """The one thing of a log that may be changed from outside."""
+
+    def set_level(self, level: str) -> None:
+        """Keep lines of this severity and above."""
+        ...
+
+
+def builtin_methods(service: Service, logs: Levels, end: Callable[[str], None]) -> Service:
+    """Make the daemon's own methods for a service; `end` is told why to end."""
+    daemon = Service()
+    name = service.name or "duet-rpc"
+    version = service.version or __version__
+
+    def all_methods() -> list[Method]:
+        return sorted(service.with_fallback(daemon), key=lambda method: method.name)
+
+    @daemon.query(inline=True, ignore_unknown=True)
+    def initialize() -> dict[str, Any]:
+        """Say who is serving. Not required: every method is callable at once."""
+        return {
+            "serverInfo": {"name": name, "version": version},
+            "protocolVersion": PROTOCOL_VERSION,
+        }
+
+    @daemon.query(inline=True, name="listMethods")
+    def list_methods() -> list[dict[str, str]]:
+        """List the methods with their descriptions."""
+        return [{"name": m.name, "description": m.description} for m in all_methods()]
+
+    @daemon.query(inline=True, name="describeMethods")
+    def describe_methods() -> list[dict[str, Any]]:
+        """Say what each method takes and returns."""
+        return [_described(method) for method in all_methods()]
+
+    @daemon.query(inline=True, name="version")
+    def say_version() -> dict[str, str]:
+        """Say the version of what is served."""
+        return {"version": version}
+
+    @daemon.query(inline=True, name="setLogLevel", notification_allowed=True)
+    def set_log_level(level: str) -> dict[str, Any]:
+        """Keep log lines of this severity and above: debug, info, warn or error."""
+        wanted = level.lower()
+        if wanted not in LEVELS:
+            raise InvalidParams(
+                data={
+                    "param": "level",
+                    "expected": type_name(str),
+                    "received": level[:100],
+                    "accepted": list(LEVELS),
+                }
+            )
+        logs.set_level(wanted)
+        return {"level": wanted, "success": True}
+
+    @daemon.query(inline=True, notification_allowed=True, ignore_unknown=True)
+    def shutdown() -> dict[str, str]:
+        """Finish what was asked before, then end."""
+        end("shutdown")
+        return {"message": "Shutting down gracefully"}
+
+    @daemon.query(inline=True, notification_allowed=True, ignore_unknown=True)
+    def exit() -> None:
+        """End; what LSP clients send after shutdown."""
+        end("exit")
+
+    @daemon.query(inline=True, name="rpc.discover")
+    def discover() -> dict[str, Any]:
+        """Describe everything that is served, as an OpenRPC document."""
+        from duet_rpc.openrpc import openrpc_document
+
+        return openrpc_document(service.with_fallback(daemon), name=name, version=version)
+
+    return daemon
+
+
+def _described(method: Method) -> dict[str, Any]:
+    parameters = method.parameters
+    described: dict[str, Any] = {
+        "name": method.name,
+        "params": [_said(parameter) for parameter in parameters.listed],
+        "returns": type_name(parameters.returns),
+    }
+    if method.kind is Kind.COMMAND:
+        described["kind"] = method.kind.value
+        described["promise"] = method.promise.value if method.promise is not None else None
+    return described
+
+
+def _said(parameter: Parameter) -> str:
+    said = f"{parameter.name}: {type_name(parameter.hint)}"
+    if parameter.required:
+        return said
+    from msgspec import json
+
+    try:
+        return f"{said} = {json.encode(parameter.default).decode()}"
+    except (TypeError, ValueError):
+        return f"{said} = ..."

@@ -1,0 +1,601 @@
+"""The state of one peer, without any I/O: its frames, its requests, our own calls to it.
+
+Symmetric: the same class on both ends, for either side may call the other. Bytes go in by
+`receive`; what is to be sent goes to the host's `write`, what is to be run to its `start`. A host
+is what waits and runs (an event loop, or plain threads); the connection only decides.
+
+Laws of this file:
+- A request runs when the policy has room, else it waits in the queue. Sequential is a limit of one.
+- Every request is answered once. `Job.answered` is set where its answer is sent, and nowhere else.
+- While a handler runs inline the connection is lent: the baton lies in the list, and whoever takes
+it
+  may receive. So reading goes on although the thread that reads is in a handler.
+"""
+
+from collections import deque
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from duet_rpc.context import Peer
+from duet_rpc.dispatch import Dispatcher, Job, error_member
+from duet_rpc.errors import (
+    Cancelled,
+    InvalidAnswer,
+    InvalidRequest,
+    MethodNotFound,
+    Overloaded,
+    ParseError,
+    RpcError,
+    ShuttingDown,
+)
+from duet_rpc.framing import Fault, Framing
+from duet_rpc.messages import (
+    NULL,
+    Batch,
+    Invalid,
+    Message,
+    Notification,
+    Request,
+    Response,
+    Single,
+    TooLarge,
+    decode,
+    decode_error,
+    encode_batch,
+    encode_error,
+    encode_notification,
+    encode_request,
+)
+from duet_rpc.service import Promise
+
+CANCEL = "$/cancelRequest"
+
+RETRY_AFTER_MS = 100
+"""What a refused caller is told to wait: a few times what a quick handler needs."""
+
+_JOIN = 16
+"""Answers that may share a write. More make client and server take turns instead of overlapping."""
+
+
+class Host(Protocol):
+    """What moves bytes and runs handlers for a connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until the peer reads; sets `connection.congested` when too much is kept."""
+        ...
+
+    def start(self, job: Job) -> None:
+        """Run a handler; `finish` is called with its outcome, at once or later."""
+        ...
+
+    def cancel(self, job: Job) -> None:
+        """Stop a handler if it can be stopped; its outcome is no longer awaited."""
+        ...
+
+    def reclaim(self) -> None:
+        """Wait until whoever took the baton has put the connection down."""
+        ...
+
+    @property
+    def peer(self) -> Peer:
+        """The other end, as handlers see it."""
+        ...
+
+
+class Waiter(Protocol):
+    """Somebody who waits for the answer to a call of ours."""
+
+    def settle(self, result: bytes | None, error: Exception | None) -> None:
+        """Take the raw result, or the error; called exactly once."""
+        ...
+
+
+class Stats(Struct):
+    """What happened on a connection, counted."""
+
+    requests: int = 0
+    faults: int = 0
+    refused: int = 0
+    unmatched_answers: int = 0
+    """Answers that no open call was waiting for: late, repeated, or never asked for."""
+
+
+class _Batch:
+    """The answers of a batch, gathered in request order."""
+
+    __slots__ = ("answers", "missing")
+
+    def __init__(self, size: int) -> None:
+        self.answers: list[bytes | None] = [None] * size
+        self.missing = size
+
+
+class _Waiting:
+    """A request in the queue, or an answer that has its place in the order."""
+
+    __slots__ = ("answer", "message", "place", "size")
+
+    def __init__(
+        self,
+        message: Request | Notification | None,
+        size: int,
+        place: tuple[_Batch, int] | None,
+        answer: bytes = b"",
+    ) -> None:
+        self.message = message
+        self.size = size
+        self.place = place
+        self.answer = answer
+
+
+class _Cancel(Struct):
+    id: Raw
+
+
+_decode_cancel = msgspec.json.Decoder(_Cancel).decode
+
+
+class Connection:
+    """One peer: what it asked of us, what we asked of it."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        framing: Framing,
+        host: Host,
+        *,
+        id: str,
+        principal: str = "local",
+        closes_on_lost_boundary: bool = False,
+    ) -> None:
+        policy = dispatcher.policy
+        self.dispatcher = dispatcher
+        self.framing = framing
+        self.id = id
+        self.principal = principal
+        self.stats = Stats()
+        self.congested = False
+        """Set by the host while the peer does not read; nothing is started meanwhile."""
+        self.broken = False
+        """The boundary between frames is lost on a socket: answer, then close."""
+        self.refusing = False
+        """The queue is full and nothing moves: what comes is answered `overloaded`."""
+        self.closing = False
+        """Set on the way out: what comes is answered `shutting-down`."""
+        self.finished = 0
+        """How many handlers have ended; the host sees by it whether anything moves."""
+        self.baton: list[None] = []
+        self.lent = False
+        """Set by whoever holds the baton while a handler runs inline on another thread."""
+        self._host = host
+        self._policy = policy
+        self._limit = policy.max_in_flight
+        self._join = 1 if policy.max_in_flight == 1 else _JOIN
+        self._closes_on_lost_boundary = closes_on_lost_boundary
+        self._arrived: deque[bytes | bytearray | Fault] = deque()
+        self._queue: deque[_Waiting] = deque()
+        self._queued_bytes = 0
+        self._active = 0
+        self._by_id: dict[bytes, _Waiting | Job] = {}
+        self._out: list[bytes] = []
+        self._calls: dict[int, Waiter] = {}
+        self._last_call = 0
+        self._last_was_broken = False
+
+    # What the host asks.
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, nothing waits: everything that came has been dealt with."""
+        return not (self._active or self._queue or self._arrived or self._out)
+
+    @property
+    def full(self) -> bool:
+        """No room in the queue: the host stops reading for a moment, then says `refuse`."""
+        return (
+            len(self._queue) >= self._policy.max_queued
+            or self._queued_bytes >= self._policy.max_queued_bytes
+        )
+
+    @property
+    def wants_data(self) -> bool:
+        """Whether the host should read on."""
+        return not (self.congested or self.broken or (self._arrived and not self.refusing))
+
+    @property
+    def open_calls(self) -> int:
+        """How many calls of ours wait for their answer."""
+        return len(self._calls)
+
+    # Bytes in.
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes as they come, and do what they ask for as far as there is room."""
+        self._arrived.extend(self.framing.feed(data))
+        self.go_on()
+
+    def filled(self, count: int) -> None:
+        """Take note of bytes that were read straight into the framing's `space`."""
+        self._arrived.extend(self.framing.filled(count))
+        self.go_on()
+
+    def end_of_input(self) -> None:
+        """No more bytes will come; a frame that was cut is a fault."""
+        fault = self.framing.end()
+        if fault is not None:
+            self._arrived.append(fault)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do what can be done now: everything, or what may be done while a handler runs inline."""
+        if self.lent:
+            self._work_while_lent()
+        else:
+            self._work()
+
+    def _work(self) -> None:
+        """Go on with what has arrived and what waits, as far as there is room."""
+        arrived, queue, baton = self._arrived, self._queue, self.baton
+        answer_at_once = self.dispatcher.answer_at_once
+        encode = self.framing.encode
+        while not self.congested:
+            if queue and self._active < self._limit:
+                self._start(self._dequeue())
+            elif arrived:
+                if self.full and not self.refusing:
+                    break
+                body = arrived.popleft()
+                if answer_at_once is not None and not self._by_id and not self._active:
+                    if body.__class__ is not Fault and not self.closing:
+                        baton.append(None)
+                        answer = answer_at_once(body)  # type: ignore[arg-type]
+                        try:
+                            baton.pop()
+                        except IndexError:
+                            self._host.reclaim()
+                        if answer is not None:
+                            self.stats.requests += 1
+                            self._last_was_broken = False
+                            self._send(encode(answer))
+                            continue
+                self._take(body)
+            else:
+                break
+        if self.refusing and not self.full:
+            self.refusing = False
+        self.flush()
+
+    def _work_while_lent(self) -> None:
+        """Look at what has arrived while a handler runs inline elsewhere.
+
+        Nothing is started, but cancellations and answers to our own calls get through. Only whoever
+        holds the baton may call this.
+        """
+        while self._arrived and not self.congested and (self.refusing or not self.full):
+            self._take(self._arrived.popleft(), may_start=False)
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand what is ready to be sent to the host."""
+        out = self._out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            self._host.write(data)
+
+    def _send(self, frame: bytes) -> None:
+        self._out.append(frame)
+        if len(self._out) >= self._join:
+            self.flush()
+
+    # Messages.
+
+    def _take(self, body: bytes | bytearray | Fault, may_start: bool = True) -> None:
+        if isinstance(body, Fault):
+            self._take_fault(body)
+            return
+        message = decode(body, self._policy.max_depth, self._policy.max_batch)
+        self._last_was_broken = type(message) is Invalid and isinstance(message.error, ParseError)
+        if type(message) is Batch or type(message) is TooLarge:
+            self._take_batch(message, len(body), may_start)
+        else:
+            assert not isinstance(message, (Batch, TooLarge)), "the union is closed"
+            self._take_single(message, len(body), None, may_start)
+
+    def _take_fault(self, fault: Fault) -> None:
+        if fault.stray and self._last_was_broken:
+            return  # the tail of the body that was answered already
+        self.stats.faults += 1
+        self.dispatcher.log.note(
+            "warn", "bad frame", reason=fault.error.reason or "cut", connection_id=self.id
+        )
+        self._answer(encode_error(NULL, fault.error), None)
+        if fault.boundary_lost and self._closes_on_lost_boundary:
+            self.broken = True
+            self._arrived.clear()
+
+    def _take_batch(self, batch: Batch | TooLarge, size: int, may_start: bool) -> None:
+        limit = self._policy.max_batch
+        refusal = None
+        if limit == 0:
+            refusal = InvalidRequest.because("batch-not-supported", "Batch requests not supported")
+        elif isinstance(batch, TooLarge):
+            refusal = InvalidRequest.because("batch-too-large", limit=limit)
+        elif not batch.items:
+            refusal = InvalidRequest.because("invalid-envelope", detail="the batch is empty")
+        if refusal is not None:
+            self._take_single(Invalid(refusal), size, None, may_start)
+            return
+        assert isinstance(batch, Batch), "anything else was refused"
+        answers = _Batch(len(batch.items))
+        for index, item in enumerate(batch.items):
+            self._take_single(item, size // len(batch.items), (answers, index), may_start)
+
+    def _take_single(
+        self, message: Single, size: int, place: tuple[_Batch, int] | None, may_start: bool
+    ) -> None:
+        if type(message) is Response:
+            self._settle(message)
+            self._no_answer(place)
+        elif type(message) is Invalid:
+            self.stats.faults += 1
+            self.dispatcher.log.note(
+                "warn",
+                "bad message",
+                reason=message.error.reason or "parse error",
+                id=message.id,
+                connection_id=self.id,
+            )
+            self._answer(encode_error(message.id, message.error), place)
+        else:
+            assert isinstance(message, (Request, Notification)), "the union is closed"
+            self.stats.requests += 1
+            if message.method == CANCEL:
+                self._take_cancel(message, place)
+                return
+            waiting = _Waiting(message, size, place)
+            refusal = self._register(message, waiting)
+            if refusal is not None:
+                self._refuse(message, place, refusal)
+            elif may_start and self._active < self._limit and not self._queue:
+                self._start(waiting)
+            else:
+                self._enqueue(waiting)
+
+    def _register(self, message: Request | Notification, waiting: _Waiting) -> RpcError | None:
+        """Note that an id is in flight; say why it may not be."""
+        if self.closing and not (message.method == "exit" and type(message) is Notification):
+            return ShuttingDown()
+        if self.full:
+            self.stats.refused += 1
+            return Overloaded(data={"retry_after_ms": RETRY_AFTER_MS})
+        if type(message) is Request and message.id != NULL:
+            if message.id not in self._by_id:
+                self._by_id[message.id] = waiting
+            elif self._limit > 1:
+                return InvalidRequest.because(
+                    "duplicate-id", detail="a request with this id is still being worked on"
+                )
+        return None
+
+    def _enqueue(self, waiting: _Waiting) -> None:
+        self._queue.append(waiting)
+        self._queued_bytes += waiting.size
+
+    def _dequeue(self) -> _Waiting:
+        waiting = self._queue.popleft()
+        self._queued_bytes -= waiting.size
+        return waiting
+
+    # Requests of the peer.
+
+    def _start(self, waiting: _Waiting) -> None:
+        message, place = waiting.message, waiting.place
+        if message is None:
+            self._send_answer(waiting.answer, place)
+            return
+        try:
+            job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
+        except RpcError as error:
+            self._release(message.id if type(message) is Request else None, waiting)
+            self._refuse(message, place, error)
+            return
+        job.batch = place
+        if job.id is None:
+            self._no_answer(place)
+        elif self._by_id.get(job.id) is waiting:
+            self._by_id[job.id] = job
+        self._active += 1
+        self._host.start(job)
+
+    def finish(self, job: Job, member: bytes) -> None:
+        """Take the outcome of a handler; its place is free. The host then calls `go_on`."""
+        self._active -= 1
+        self.finished += 1
+        if job.id is None:
+            if member.startswith(b'"error"'):
+                self._note("error", "notification failed", job.method.name, None)
+        elif not job.answered:
+            self._answer_job(job, member)
+
+    def run_lent(self, job: Job) -> bytes:
+        """Run a handler on this thread; somebody else may receive meanwhile."""
+        self.baton.append(None)
+        member = self.dispatcher.run(job)
+        try:
+            self.baton.pop()
+        except IndexError:
+            self._host.reclaim()
+        return member
+
+    def abandon(self, job: Job, error: RpcError) -> None:
+        """Answer a running request now and stop its handler, as far as it may be stopped.
+
+        A command that has begun goes on: its effect may have happened, and its caller can ask for
+        the outcome. A transactional one is rolled back.
+        """
+        if job.answered:
+            return
+        if job.context is not None:
+            job.context.cancelled = True
+        if job.id is None:
+            job.answered = True
+        else:
+            self._answer_job(job, error_member(error))
+            self.flush()
+        if job.key is None or job.method.promise is Promise.TRANSACTIONAL:
+            self._host.cancel(job)
+
+    def pause_slot(self) -> None:
+        """A handler waits for its peer and gives up its place, so that the peer can call back."""
+        self._active -= 1
+
+    def resume_slot(self) -> None:
+        """The handler goes on."""
+        self._active += 1
+
+    def refuse_queued(self) -> None:
+        """Answer everything that has not been started: we are shutting down."""
+        while self._arrived:
+            body = self._arrived.popleft()
+            if not isinstance(body, Fault):
+                self._take(body, may_start=False)
+        while self._queue:
+            waiting = self._dequeue()
+            if waiting.message is None:
+                self._send_answer(waiting.answer, waiting.place)
+                continue
+            message = waiting.message
+            self._release(message.id if type(message) is Request else None, waiting)
+            self._refuse(message, waiting.place, ShuttingDown())
+        self.flush()
+
+    def refuse(self) -> None:
+        """The queue has been full for too long: read on, and answer what comes `overloaded`."""
+        if self.full:
+            self.refusing = True
+            self.go_on()
+
+    def _take_cancel(
+        self, message: Request | Notification, place: tuple[_Batch, int] | None
+    ) -> None:
+        try:
+            id = bytes(_decode_cancel(message.params or b"{}").id)
+        except (msgspec.DecodeError, RecursionError):
+            self._note("error", "cancellation without an id", CANCEL, None)
+        else:
+            found = self._by_id.get(id)
+            if type(found) is Job:
+                self.abandon(found, Cancelled())
+            elif type(found) is _Waiting and found.message is not None:
+                if found in self._queue:
+                    self._queue.remove(found)
+                    self._queued_bytes -= found.size
+                    self._release(id, found)
+                    self._refuse(found.message, found.place, Cancelled())
+        if type(message) is Request:
+            self._answer(b'{"jsonrpc":"2.0","id":%b,"result":null}' % message.id, place)
+        else:
+            self._no_answer(place)
+
+    def _refuse(
+        self, message: Request | Notification, place: tuple[_Batch, int] | None, error: RpcError
+    ) -> None:
+        """Tell that a request was not started: by an answer, or by a log line if it wants none."""
+        if type(message) is Request:
+            self._note("warn", error.message, message.method, message.id)
+            self._send_answer(encode_error(message.id, error), place)
+            return
+        severity = "warn" if isinstance(error, MethodNotFound) else "error"
+        self._note(severity, error.message, message.method, None)
+        if isinstance(error, InvalidRequest) and self._policy.answers_refused_notifications:
+            self._send_answer(encode_error(NULL, error), place)
+        else:
+            self._no_answer(place)
+
+    # Answers out.
+
+    def _answer_job(self, job: Job, member: bytes) -> None:
+        assert job.id is not None and not job.answered, "answered once, and only requests"
+        job.answered = True
+        self._release(job.id, job)
+        self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), job.batch)
+
+    def _release(self, id: bytes | None, holder: _Waiting | Job) -> None:
+        if id is not None and self._by_id.get(id) is holder:
+            del self._by_id[id]
+
+    def _answer(self, answer: bytes, place: tuple[_Batch, int] | None) -> None:
+        """Send an answer that no handler made, in its turn where answers keep the order."""
+        if self._limit == 1 and (self._active or self._queue) and not self.full:
+            self._enqueue(_Waiting(None, len(answer), place, answer))
+        else:
+            self._send_answer(answer, place)
+
+    def _send_answer(self, answer: bytes, place: tuple[_Batch, int] | None) -> None:
+        if place is None:
+            self._send(self.framing.encode(answer))
+            return
+        batch, index = place
+        batch.answers[index] = answer
+        self._batch_moved(batch)
+
+    def _no_answer(self, place: tuple[_Batch, int] | None) -> None:
+        if place is not None:
+            self._batch_moved(place[0])
+
+    def _batch_moved(self, batch: _Batch) -> None:
+        batch.missing -= 1
+        if batch.missing == 0:
+            answers = [answer for answer in batch.answers if answer is not None]
+            if answers:
+                self._send(self.framing.encode(encode_batch(answers)))
+
+    # Calls of our own.
+
+    def call(self, method: str, params: bytes | None, waiter: Waiter) -> int:
+        """Send a request; its waiter is registered before the bytes are written."""
+        self._last_call = id = self._last_call + 1
+        self._calls[id] = waiter
+        self._send(self.framing.encode(encode_request(id, method, params)))
+        self.flush()
+        return id
+
+    def notify(self, method: str, params: bytes | None) -> None:
+        """Send a notification."""
+        self._send(self.framing.encode(encode_notification(method, params)))
+        self.flush()
+
+    def forget(self, id: int, *, tell_peer: bool) -> None:
+        """Stop waiting for an answer; one that still comes is dropped and counted."""
+        if self._calls.pop(id, None) is not None and tell_peer:
+            self.notify(CANCEL, b'{"id":%d}' % id)
+
+    def lose(self, error: Exception) -> None:
+        """The connection is gone: every open call ends now."""
+        calls, self._calls = self._calls, {}
+        for waiter in calls.values():
+            waiter.settle(None, error)
+
+    def _settle(self, response: Response) -> None:
+        waiter = None
+        # Our ids are plain integers; one spelled in another way is not ours.
+        if response.id.isdigit() and (response.id[0] != 0x30 or len(response.id) == 1):
+            waiter = self._calls.pop(int(response.id), None)
+        if waiter is None:
+            self.stats.unmatched_answers += 1
+            self._note("warn", "an answer that nobody waits for", None, response.id)
+        elif response.error is None:
+            waiter.settle(response.result, None)
+        elif response.result is None and (error := decode_error(response.error)) is not None:
+            waiter.settle(None, error)
+        else:
+            waiter.settle(None, InvalidAnswer("the peer's answer has no valid result or error"))
+
+    def _note(self, severity: Any, text: str, method: str | None, id: bytes | None) -> None:
+        self.dispatcher.log.note(severity, text, method=method, id=id, connection_id=self.id)
+
+
+__all__ = ["CANCEL", "Connection", "Host", "Message", "Stats", "Waiter"]

@@ -1,0 +1,142 @@
+"""What a handler may ask for beside its params, by annotating a parameter with it.
+
+`Context` tells a handler about the request it answers and lets it talk back to the peer. It works
+in both kinds of handler: what it sends, it sends at once; the object that comes back can be awaited
+in an `async def` and asked for its `result()` in a `def`.
+"""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from logging import LoggerAdapter
+
+
+class Reply(Protocol):
+    """The answer of the peer to a call of ours, still to come."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the answer in an `async def`."""
+        ...
+
+    def result(self) -> Any:
+        """Wait for the answer in a `def`."""
+        ...
+
+
+class Peer(Protocol):
+    """The other end, as a running handler sees it."""
+
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification; it is on its way when this returns."""
+        ...
+
+    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
+        """Send a request; while it waits for the reply, the handler gives up its place."""
+        ...
+
+    def logger(self, ctx: "Context") -> "LoggerAdapter[Any]":
+        """Make the logger whose lines carry this request's ids."""
+        ...
+
+
+class Sent:
+    """A notification that is on its way; awaiting it is allowed and takes no time."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+_SENT = Sent()
+
+
+class Context:
+    """The request being answered. Made for each call; do not keep it longer than the call."""
+
+    __slots__ = (
+        "_peer",
+        "cancelled",
+        "connection_id",
+        "correlation_id",
+        "deadline",
+        "idempotency_key",
+        "method",
+        "principal",
+        "trace_parent",
+    )
+
+    def __init__(
+        self,
+        peer: Peer,
+        method: str,
+        *,
+        correlation_id: str,
+        connection_id: str,
+        principal: str = "local",
+        deadline: float | None = None,
+        idempotency_key: str | None = None,
+        trace_parent: str | None = None,
+    ) -> None:
+        self._peer = peer
+        self.method = method
+        self.correlation_id = correlation_id
+        """The request's id as text, or a generated one; it stands on every log line."""
+        self.connection_id = connection_id
+        self.principal = principal
+        """Who is calling: `local` on stdio, the peer's uid on a unix socket."""
+        self.deadline = deadline
+        """When the caller gives up, on the monotonic clock; None if never."""
+        self.idempotency_key = idempotency_key
+        self.trace_parent = trace_parent
+        """The W3C trace context that came in `params._meta.traceparent`."""
+        self.cancelled = False
+        """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
+
+    @property
+    def logger(self) -> "LoggerAdapter[Any]":
+        """A logger whose lines carry this request's method and ids."""
+        return self._peer.logger(self)
+
+    def notify(self, method: str, params: Any = None) -> Sent:
+        """Send a notification to the caller."""
+        self._peer.notify(method, params)
+        return _SENT
+
+    def call(
+        self, method: str, params: Any = None, *, timeout: float | None = None, returns: Any = Any
+    ) -> Reply:
+        """Call a method of the caller: `await ctx.call(...)`, or `ctx.call(...).result()` in a
+        `def`.
+
+        `returns` is the type to decode the result into.
+        """
+        return self._peer.call(method, params, timeout, returns)
+
+
+class Transaction(Protocol):
+    """The database transaction of a transactional command; the ledger's record commits with it.
+
+    It is the ordinary connection of the store's driver. Annotate with `sqlite3.Connection` or
+    `psycopg.Connection` instead to have all of its methods known to the type checker.
+    """
+
+    def execute(self, query: Any, params: Any = ..., /) -> Any:
+        """Run one statement inside the transaction."""
+        ...
+
+
+_DRIVER_CONNECTIONS = {
+    ("sqlite3", "Connection"),
+    ("psycopg", "Connection"),
+    ("psycopg", "AsyncConnection"),
+}
+
+
+def is_transaction(hint: Any) -> bool:
+    """Tell whether a parameter with this hint wants the transaction (no driver is imported)."""
+    hint = getattr(hint, "__origin__", hint)
+    if hint is Transaction:
+        return True
+    package = getattr(hint, "__module__", "").partition(".")[0]
+    return (package, getattr(hint, "__name__", "")) in _DRIVER_CONNECTIONS

@@ -1,0 +1,374 @@
+"""One request in, one answer or nothing out. The only place where exceptions become wire errors.
+
+The walk of a request: method -> id and notification rule -> key rule -> params -> ledger ->
+handler. `prepare` goes as far as the params, `run` and `run_async` do the rest; what a handler
+raises becomes an answer in `_failure` and nowhere else, and tells the peer nothing that was not
+meant for it.
+
+`answer_at_once` is the same walk in a straight line for the common case: a query of plain params
+with an id. It reads envelope and params in one pass and gives up, by returning None, on anything
+odd.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol, TypeAlias, Union
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from duet_rpc.context import Context, Peer
+from duet_rpc.errors import (
+    RESERVED_CODES,
+    Cancelled,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    ParseError,
+    ResultUnserializable,
+    RpcError,
+)
+from duet_rpc.messages import (
+    NULL,
+    Notification,
+    Request,
+    encode_error,
+    error_object,
+    is_json_text,
+)
+from duet_rpc.parameters import Bound
+from duet_rpc.policy import Notifications, Policy
+from duet_rpc.service import Kind, Method, Service
+
+AnswerAtOnce: TypeAlias = Callable[[bytes], bytes | None]
+
+
+class Log(Protocol):
+    """Where the engine tells what happened; it never says more than these two kinds of things."""
+
+    def note(
+        self, severity: Literal["debug", "info", "warn", "error"], text: str, **fields: Any
+    ) -> None:
+        """Tell a fact about the stream or a request."""
+        ...
+
+    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
+        """Tell of an unforeseen exception, in full; return the reference that the peer is given."""
+        ...
+
+
+class Silence:
+    """A log that keeps nothing."""
+
+    def note(self, severity: str, text: str, **fields: Any) -> None:
+        """Forget it."""
+
+    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
+        """Forget it; the reference leads nowhere."""
+        return "unlogged"
+
+
+class Ledger(Protocol):
+    """What remembers commands, as the dispatcher sees it: run one once, give its one outcome."""
+
+    def run(self, job: "Job", work: Callable[[Any], bytes]) -> bytes:
+        """Run `work(transaction)` unless the command has an outcome; return the member to send."""
+        ...
+
+    async def run_async(self, job: "Job", work: Callable[[Any], Awaitable[bytes]]) -> bytes:
+        """Do the same for an `async def`."""
+        ...
+
+
+class Job:
+    """One request or notification that has passed every rule before the handler."""
+
+    __slots__ = (
+        "answered",
+        "batch",
+        "bound",
+        "context",
+        "id",
+        "key",
+        "method",
+        "params",
+        "running",
+    )
+
+    def __init__(
+        self,
+        id: bytes | None,
+        method: Method,
+        bound: Bound,
+        params: bytes | None,
+        context: Context | None,
+        key: str | None,
+    ) -> None:
+        self.id = id
+        """The raw id to answer under; None for a notification."""
+        self.method = method
+        self.bound = bound
+        self.params = params
+        self.context = context
+        self.key = key
+        """The idempotency key of a command, if it has one."""
+        self.answered = False
+        """True once the peer has its answer, or will never get one."""
+        self.batch: Any = None
+        """Where the answer goes if the request came in a batch."""
+        self.running: Any = None
+        """What the host needs to cancel the handler."""
+
+
+class _Answer(Struct, gc=False):
+    jsonrpc: str
+    id: int | str
+    result: Any
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class _Meta(Struct):
+    idempotency_key: Any = UNSET
+    traceparent: Any = UNSET
+
+
+_decode_meta = msgspec.json.Decoder(_Meta).decode
+
+_MAX_KEY = 255
+
+
+class Dispatcher:
+    """Serves the methods of one service under one policy; shared by all connections."""
+
+    def __init__(
+        self,
+        service: Service,
+        policy: Policy,
+        *,
+        ledger: Ledger | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self.service = service
+        self.policy = policy
+        self.log: Log = log if log is not None else Silence()
+        self._ledger = ledger
+        self._unnumbered = 0
+        self.answer_at_once = self._straight_line()
+
+    # The rules, in the order of the contract.
+
+    def prepare(
+        self, message: Request | Notification, peer: Peer, connection_id: str, principal: str
+    ) -> Job:
+        """Apply every rule before the handler; raise the `RpcError` of the first broken."""
+        id = message.id if isinstance(message, Request) else None
+        method = self.service.get(message.method)
+        if method is None:
+            raise MethodNotFound()
+        self._check_id(method, id)
+        bound = method.parameters.bind(message.params)
+        key, trace_parent = self._beside_params(method, bound)
+        context = None
+        if method.parameters.context is not None or key is not None:
+            context = Context(
+                peer,
+                method.name,
+                correlation_id=self.correlation_id(id, connection_id),
+                connection_id=connection_id,
+                principal=principal,
+                idempotency_key=key,
+                trace_parent=trace_parent,
+            )
+        return Job(id, method, bound, message.params, context, key)
+
+    def _check_id(self, method: Method, id: bytes | None) -> None:
+        policy = self.policy
+        if method.kind is Kind.COMMAND and policy.command_needs_id and (id is None or id == NULL):
+            raise InvalidRequest.because(
+                "command-requires-id", detail=f"{method.name} is a command: send it with an id"
+            )
+        if (
+            id is None
+            and policy.notifications is Notifications.DECLARED
+            and not method.notification_allowed
+        ):
+            raise InvalidRequest.because(
+                "notification-not-allowed",
+                detail=f"{method.name} takes no notifications: send an id",
+            )
+
+    def _beside_params(self, method: Method, bound: Bound) -> tuple[str | None, str | None]:
+        """Read the idempotency key and the trace context that travel beside the params."""
+        key, trace = bound.key, UNSET
+        if bound.meta is not UNSET:
+            try:
+                meta = _decode_meta(bound.meta)
+            except msgspec.ValidationError:
+                pass  # some other program's _meta; nothing in it is ours
+            except (msgspec.DecodeError, RecursionError):
+                raise ParseError() from None
+            else:
+                trace = meta.traceparent
+                key = meta.idempotency_key if key is UNSET else key
+        if method.kind is not Kind.COMMAND:
+            key = UNSET
+        elif key is UNSET and self.policy.key_required:
+            raise InvalidParams(
+                data={
+                    "reason": "idempotency-key-missing",
+                    "param": "idempotency_key",
+                    "expected": "string",
+                    "received": "nothing",
+                }
+            )
+        elif key is not UNSET and not (
+            isinstance(key, str) and 1 <= len(key) <= _MAX_KEY and key.isprintable()
+        ):
+            raise InvalidParams(
+                data={
+                    "reason": "idempotency-key-invalid",
+                    "param": "idempotency_key",
+                    "expected": f"string of 1 to {_MAX_KEY} printable characters",
+                    "received": "another value",
+                }
+            )
+        return (
+            None if key is UNSET else key,
+            trace if isinstance(trace, str) and len(trace) <= _MAX_KEY else None,
+        )
+
+    def correlation_id(self, id: bytes | None, connection_id: str) -> str:
+        """Say a request's id as text; make one up for a message that has none."""
+        if id is None:
+            self._unnumbered += 1
+            return f"{connection_id}-n{self._unnumbered}"
+        return _decode_text(id) if id[0] == 0x22 else id.decode()
+
+    # Running. What comes back is the answer's `result` or `error` member.
+
+    def run(self, job: Job) -> bytes:
+        """Run a `def` to its end; never raises."""
+
+        def work(transaction: Any) -> bytes:
+            parameters = job.method.parameters
+            return result_member(parameters.call(job.bound.values, job.context, transaction))
+
+        try:
+            if job.key is not None and self._ledger is not None:
+                return self._ledger.run(job, work)
+            return work(None)
+        except BaseException as error:  # a handler's SystemExit does not end the server
+            return error_member(self.failure(error, job))
+
+    async def run_async(self, job: Job) -> bytes:
+        """Run an `async def` to its end; never raises."""
+
+        async def work(transaction: Any) -> bytes:
+            parameters = job.method.parameters
+            return result_member(await parameters.call(job.bound.values, job.context, transaction))
+
+        try:
+            if job.key is not None and self._ledger is not None:
+                return await self._ledger.run_async(job, work)
+            return await work(None)
+        except BaseException as error:
+            return error_member(self.failure(error, job))
+
+    def failure(self, error: BaseException, job: Job) -> RpcError:
+        """Turn what a handler raised into the error that its caller may see."""
+        if isinstance(error, RpcError) and not (error.from_peer and error.code in RESERVED_CODES):
+            return error
+        if job.answered:  # cancelled by its caller, who has been told
+            return Cancelled()
+        reference = self.log.failure("handler failed", error, method=job.method.name, id=job.id)
+        return InternalError(data={"reference": reference})
+
+    # The straight line.
+
+    def _straight_line(self) -> AnswerAtOnce | None:
+        """Compile the walk for methods that need nothing of the long one, if there are any."""
+        simple = [method for method in self.service if self._is_simple(method)]
+        if not simple:
+            return None
+        decode = msgspec.json.Decoder(Union[tuple(map(_tagged, simple))]).decode
+        max_depth = self.policy.max_depth
+        small = 2 * max_depth
+        failed = self._failed_at_once
+
+        def answer_at_once(body: bytes) -> bytes | None:
+            try:
+                message = decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return None
+            id = message.id
+            # Zero may have been spelled -0, and a string with an escape in several ways.
+            if not id or (id.__class__ is str and b"\\" in body):
+                return None
+            if (len(body) > small or not body.isascii()) and not is_json_text(body, max_depth):
+                return None
+            try:
+                result = message.call(message.params, None, None)
+            except BaseException as error:
+                return failed(message, error)
+            try:
+                return _encode(_Answer("2.0", id, result))
+            except BaseException as error:
+                return failed(message, unserializable(error))
+
+        return answer_at_once
+
+    def _failed_at_once(self, message: Any, error: BaseException) -> bytes:
+        id = _encode(message.id)
+        job = Job(id, message.served, Bound(None), None, None, None)
+        return encode_error(id, self.failure(error, job))
+
+    def _is_simple(self, method: Method) -> bool:
+        parameters = method.parameters
+        return (
+            method.kind is Kind.QUERY
+            and not method.is_async
+            and (method.inline or self.policy.max_in_flight == 1)
+            and parameters.context is None
+            and parameters.rest is UNSET
+            and method.timeout is None
+        )
+
+
+def _tagged(method: Method) -> type[Struct]:
+    """Define the envelope of one method's requests, with its params typed."""
+    parameters = method.parameters
+    params: Any = parameters.struct
+    fields: list[Any] = [("jsonrpc", Literal["2.0"]), ("id", int | str)]
+    if any(parameter.required for parameter in parameters.listed):
+        fields.append(("params", params))
+    else:
+        fields.append(("params", params, msgspec.field(default_factory=params)))
+    return msgspec.defstruct(
+        "Request",
+        fields,
+        namespace={"call": staticmethod(parameters.call), "served": method},
+        tag_field="method",
+        tag=method.name,
+        gc=False,
+    )
+
+
+def result_member(result: Any) -> bytes:
+    """Encode a handler's result as the member of an answer."""
+    try:
+        return b'"result":' + _encode(result)
+    except BaseException as error:
+        raise unserializable(error) from error
+
+
+def error_member(error: RpcError) -> bytes:
+    """Encode an error as the member of an answer."""
+    return b'"error":' + error_object(error)
+
+
+def unserializable(error: BaseException) -> ResultUnserializable:
+    """Say that the handler has run but its result cannot be sent; the cause stays in the log."""
+    return ResultUnserializable(data={"detail": "the handler's result cannot be written as JSON"})

@@ -1,0 +1,236 @@
+"""Every way a call can fail, sorted by the caller's question "was there an answer?".
+
+    DuetError
+    ├─ RpcError                yes, and it is no: code, message, data; the same classes on both ends
+    │  ├─ ParseError  InvalidRequest  MethodNotFound  InvalidParams  InternalError
+    │  ├─ KeyReused  InProgress  OutcomeUnknown  StoreUnavailable  ResultUnserializable
+    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled
+    │  └─ your own subclasses, with codes outside -32768..-32000
+    ├─ TransportError          unknown: a query may be sent again, a command only with its key
+    │  └─ ConnectFailed  ConnectionLost  InvalidAnswer  CallTimeout (also a TimeoutError)
+    └─ UsageError              the question was never sent: the caller's own mistake
+
+A code and its canonical message are written here and nowhere else. This module knows no I/O and no
+JSON.
+"""
+
+from typing import Any, ClassVar
+
+RESERVED_CODES = range(-32768, -31999)
+"""The codes that JSON-RPC keeps for itself and for implementations (us): -32768 to -32000."""
+
+_BY_CODE: dict[int, type["RpcError"]] = {}
+
+
+class DuetError(Exception):
+    """The root of everything that duet-rpc raises on purpose."""
+
+
+class UsageError(DuetError):
+    """The library was used in a way that cannot work; the text says what to do instead."""
+
+
+class RpcError(DuetError):
+    """An error answer. Raise a subclass from a handler; catch the same class around a call.
+
+    A subclass states `code` and `message` in its body; `data` is given where it is raised. The
+    class last defined for a code is the one a client raises for answers with that code.
+    """
+
+    code: int = -32603
+    message: str = "Internal error"
+    retryable: ClassVar[bool] = False
+    """Whether sending the very same call again can help and can do no harm."""
+    from_peer = False
+    """True if a peer answered this error to a call of ours, rather than our own code raising it."""
+    word: ClassVar[str | None] = None
+    """What `data.reason` says for every error of this class, where one word is enough."""
+
+    def __init__(self, message: str | None = None, *, data: Any = None, code: int | None = None):
+        if message is not None:
+            self.message = message
+        if code is not None:
+            self.code = code
+        self.data = data if self.word is None else {"reason": self.word, **(data or {})}
+        super().__init__(self.message)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "code" not in cls.__dict__:
+            return
+        if cls.code in RESERVED_CODES and not cls.__module__.startswith("duet_rpc."):
+            raise UsageError(
+                f"{cls.__name__}: code {cls.code} is reserved by JSON-RPC;"
+                " choose one outside -32768..-32000"
+            )
+        _BY_CODE[cls.code] = cls
+
+    def __str__(self) -> str:
+        text = f"{self.message} ({self.code})"
+        return text if self.data is None else f"{text}: {self.data}"
+
+    @property
+    def reason(self) -> str | None:
+        """The one word in `data.reason` that tells faults of one code apart, if there is one."""
+        reason = self.data.get("reason") if isinstance(self.data, dict) else None
+        return reason if isinstance(reason, str) else None
+
+    @staticmethod
+    def from_wire(code: int, message: str, data: Any = None) -> "RpcError":
+        """Make the error that an answer describes, in the class defined for its code."""
+        error = RpcError.__new__(_BY_CODE.get(code, RpcError))
+        RpcError.__init__(error, message, code=code)
+        error.data = data
+        error.from_peer = True
+        return error
+
+
+class ParseError(RpcError):
+    """What arrived is not exactly one JSON value."""
+
+    code, message = -32700, "Parse error"
+
+
+class InvalidRequest(RpcError):
+    """The envelope, the framing or a rule of the policy was broken; `data.reason` says which."""
+
+    code, message = -32600, "Invalid Request"
+
+    @classmethod
+    def because(cls, reason: str, message: str | None = None, **details: Any) -> "InvalidRequest":
+        """Make the error for one of `INVALID_REQUEST_REASONS`, with details beside the reason."""
+        assert reason in INVALID_REQUEST_REASONS, f"{reason} is not on the closed list"
+        return cls(message, data={"reason": reason, **details})
+
+
+INVALID_REQUEST_REASONS = frozenset(
+    {
+        "bad-charset",
+        "batch-not-supported",
+        "batch-too-large",
+        "command-requires-id",
+        "duplicate-id",
+        "header-too-large",
+        "invalid-content-length",
+        "invalid-envelope",
+        "invalid-id-type",
+        "notification-not-allowed",
+        "oversize",
+        "unsupported-content-type",
+    }
+)
+"""The closed list of words that `data.reason` of an `InvalidRequest` is taken from."""
+
+
+class MethodNotFound(RpcError):
+    """No method of that name is served here."""
+
+    code, message = -32601, "Method not found"
+
+
+class InvalidParams(RpcError):
+    """The params do not fit the method; `data` says which, what was expected and what came."""
+
+    code, message = -32602, "Invalid params"
+
+
+class InternalError(RpcError):
+    """A handler failed unforeseen; `data.reference` also stands in the server's log."""
+
+    code, message = -32603, "Internal error"
+
+
+class KeyReused(RpcError):
+    """The idempotency key was used before, with other params."""
+
+    code, message = -32012, "Idempotency key reused"
+    word = "idempotency-key-reused"
+
+
+class InProgress(RpcError):
+    """The same command is still running elsewhere; ask again after `data.retry_after_ms`."""
+
+    code, message, retryable = -32013, "Command in progress", True
+    word = "in-progress"
+
+
+class OutcomeUnknown(RpcError):
+    """A run of this command was cut off, and nobody can know whether its effect happened."""
+
+    code, message = -32014, "Outcome unknown"
+    word = "outcome-unknown"
+
+
+class StoreUnavailable(RpcError):
+    """The command store cannot be reached. The handler has not run."""
+
+    code, message, retryable = -32015, "Store unavailable", True
+    word = "store-unavailable"
+
+
+class ResultUnserializable(RpcError):
+    """The handler ran, but its result cannot be sent."""
+
+    code, message = -32016, "Result cannot be serialized"
+    word = "result-unserializable"
+
+
+class Overloaded(RpcError):
+    """The queue or its budget is full; nothing was started. See `data.retry_after_ms`."""
+
+    code, message, retryable = -32017, "Overloaded", True
+    word = "overloaded"
+
+
+class ShuttingDown(RpcError):
+    """The server is ending and did not start this request."""
+
+    code, message, retryable = -32018, "Shutting down", True
+    word = "shutting-down"
+
+
+class DeadlineExceeded(RpcError):
+    """The server-side deadline passed. A command may be sent again with the same key."""
+
+    code, message = -32019, "Deadline exceeded"
+    word = "deadline-exceeded"
+
+
+class Cancelled(RpcError):
+    """The request was cancelled by its caller. The code is LSP's."""
+
+    code, message = -32800, "Request cancelled"
+    word = "cancelled"
+
+
+class TransportError(DuetError):
+    """There was no answer, so the outcome is unknown: a command is retried only with its key."""
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made; nothing was sent."""
+
+
+class ConnectionLost(TransportError):
+    """The connection ended before the answer came.
+
+    For a child process `exit_code` (negative: the signal that killed it) and `stderr_tail` tell
+    why.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None, stderr_tail: str = ""):
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.stderr_tail = stderr_tail
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n{self.stderr_tail}" if self.stderr_tail else text
+
+
+class InvalidAnswer(TransportError):
+    """An answer came that says neither what the result is nor what went wrong."""
+
+
+class CallTimeout(TransportError, TimeoutError):
+    """The caller's own deadline passed before an answer came."""

@@ -1,0 +1,391 @@
+"""Drives connections on an asyncio event loop: async handlers, many connections, worker threads.
+
+Bytes are read by our own callback straight from the descriptor, so no task or future stands between
+a request and its answer unless its handler waits. An `async def` is a task; a `def` runs in a
+worker thread unless it is declared inline, so that the loop goes on reading.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import msgspec
+
+from duet_rpc.connection import Connection
+from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.dispatch import Dispatcher, Job
+from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
+from duet_rpc.framing import Framing
+from duet_rpc.threads import STALL, encode_params
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.outbox import Outbox
+
+
+class Workers:
+    """Threads for handlers without async; shared by the connections of one server."""
+
+    # Handlers in flight are limited per connection. One that waits for its peer gives up its place
+    # but keeps its thread, so there may be more threads than places.
+    MAX = 256
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run something on a thread of its own."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(self.MAX, thread_name_prefix="duet-rpc handler")
+        self._pool.submit(work)
+
+    def close(self) -> None:
+        """Take no more work; what runs is not waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class LoopHost:
+    """Reads, writes and runs handlers for one connection on the running event loop."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        dispatcher: Dispatcher,
+        framing: Framing,
+        *,
+        workers: Workers,
+        id: str,
+        principal: str = "local",
+        closes_on_lost_boundary: bool = False,
+        logger: Callable[[Context], Any] | None = None,
+        on_end: Callable[["LoopHost"], None] = lambda host: None,
+    ) -> None:
+        self.channel = channel
+        self.connection = Connection(
+            dispatcher,
+            framing,
+            self,
+            id=id,
+            principal=principal,
+            closes_on_lost_boundary=closes_on_lost_boundary,
+        )
+        self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes)
+        self.input_ended = False
+        self.reads = True
+        """Turned off by a server that is ending."""
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._workers = workers
+        self._policy = dispatcher.policy
+        self._log = dispatcher.log
+        self._logger = logger
+        self._on_end = on_end
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.get_ident()
+        self._reading = self._writing = False
+        self._frame = -1
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._moved = 0
+        self._moved_on: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Start to read."""
+        self._arrange()
+
+    def stop_reading(self) -> None:
+        """Read no more; what came goes on."""
+        self.reads = False
+        self._arrange()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self.reads = True
+        self._arrange()
+
+    async def drained(self, timeout: float) -> None:
+        """Wait until everything that came is answered and sent, or the time is over."""
+        until = self._loop.time() + timeout
+        while not (self.connection.idle and not self.outbox.size) and not self.closed:
+            left = until - self._loop.time()
+            if left <= 0:
+                return
+            self._moved_on = self._loop.create_future()
+            await asyncio.wait([self._moved_on], timeout=left)
+
+    # For the connection.
+
+    def write(self, data: bytes) -> None:
+        """Send what the peer takes now and keep the rest."""
+        self.outbox.put(data)
+        if self.outbox.over:
+            self.connection.congested = True
+        if self.outbox.size and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self.channel.write_fd, self._writable)
+
+    def start(self, job: Job) -> None:
+        """Run the handler where its kind runs."""
+        method = job.method
+        if method.timeout is not None:
+            if job.context is not None:
+                job.context.deadline = self._loop.time() + method.timeout
+            timer = self._loop.call_later(
+                method.timeout, self.connection.abandon, job, DeadlineExceeded()
+            )
+        else:
+            timer = None
+        if method.is_async:
+            task = self._loop.create_task(self._run_async(job, timer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            job.running = task
+        elif method.inline:
+            self.connection.finish(job, self.connection.dispatcher.run(job))
+            if timer is not None:
+                timer.cancel()
+        else:
+            self._workers.run(lambda: self._run_in_thread(job, timer))
+
+    def cancel(self, job: Job) -> None:
+        """Cancel the task of an `async def`; a `def` sees it in its context."""
+        if job.running is not None:
+            job.running.cancel()
+
+    def reclaim(self) -> None:
+        """Nobody takes a baton on a loop."""
+        raise AssertionError("the loop is the only one who holds the connection")
+
+    @property
+    def peer(self) -> Peer:
+        """The other end, for handlers."""
+        return self
+
+    async def _run_async(self, job: Job, timer: asyncio.TimerHandle | None) -> None:
+        member = await self.connection.dispatcher.run_async(job)
+        self._finish(job, member, timer)
+
+    def _run_in_thread(self, job: Job, timer: asyncio.TimerHandle | None) -> None:
+        member = self.connection.dispatcher.run(job)
+        try:
+            self._loop.call_soon_threadsafe(self._finish, job, member, timer)
+        except RuntimeError:
+            pass  # the loop is gone, and with it the peer
+
+    def _finish(self, job: Job, member: bytes, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+        self.connection.finish(job, member)
+        self.connection.go_on()
+        self._arrange()
+
+    # The peer, for handlers.
+
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification from a handler, on the loop or in a thread."""
+        self.on_loop(self.connection.notify, method, encode_params(params))
+
+    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
+        """Call the peer from a handler."""
+        return _LoopReply(self, method, encode_params(params), timeout, returns)
+
+    def logger(self, ctx: Context) -> Any:
+        """Make the logger of a request."""
+        if self._logger is None:
+            raise UsageError("this host was started without a logger")
+        return self._logger(ctx)
+
+    def on_loop(self, action: Callable[..., object], *args: Any) -> None:
+        """Do something to the connection, from any thread."""
+        if threading.get_ident() == self._thread:
+            action(*args)
+        else:
+            self._loop.call_soon_threadsafe(action, *args)
+
+    # Reading and writing.
+
+    def _readable(self) -> None:
+        framing = self.connection.framing
+        space = framing.space()
+        try:
+            if space is None:
+                data = self.channel.receive()
+                ended = not data
+                if data:
+                    self.connection.receive(data)
+            else:
+                count = self.channel.receive_into(space)
+                ended = not count
+                if count:
+                    self.connection.filled(count)
+        except BlockingIOError:
+            return
+        if ended:
+            self.input_ended = True
+            self.connection.end_of_input()
+        self._watch_frame(framing)
+        self._arrange()
+
+    def _writable(self) -> None:
+        self.outbox.flush()
+        if not self.outbox.size:
+            self._writing = False
+            self._loop.remove_writer(self.channel.write_fd)
+        if self.connection.congested and not self.outbox.over:
+            self.connection.congested = False
+            self.connection.go_on()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Read on, or not; notice the end."""
+        if self._moved_on is not None and not self._moved_on.done():
+            self._moved_on.set_result(None)
+        if self.closed:
+            return
+        connection = self.connection
+        reading = self.reads and not self.input_ended and connection.wants_data
+        if reading != self._reading:
+            self._reading = reading
+            if self.channel.is_file:
+                if reading:
+                    self._loop.call_soon(self._read_file)
+            elif reading:
+                self._loop.add_reader(self.channel.read_fd, self._readable)
+            else:
+                self._loop.remove_reader(self.channel.read_fd)
+        if connection.full and not connection.refusing and not connection.congested:
+            if self._stall_timer is None:
+                self._moved = connection.finished
+                self._stall_timer = self._loop.call_later(STALL, self._stalled)
+        if self.outbox.lost or connection.broken and not self.outbox.size:
+            self._end()
+        elif self.input_ended and connection.idle and not self.outbox.size:
+            self._end()
+
+    def _read_file(self) -> None:
+        """A regular file is always ready; epoll refuses it, so we take turns with the loop."""
+        self._readable()
+        if self._reading and not self.closed:
+            self._loop.call_soon(self._read_file)
+
+    def _watch_frame(self, framing: Framing) -> None:
+        if not framing.partial or self.input_ended:
+            if self._frame_timer is not None:
+                self._frame_timer.cancel()
+                self._frame_timer = None
+        elif self._frame != framing.started or self._frame_timer is None:
+            self._frame = framing.started
+            if self._frame_timer is not None:
+                self._frame_timer.cancel()
+            self._frame_timer = self._loop.call_later(self._policy.read_timeout, self._expired)
+
+    def _expired(self) -> None:
+        self._frame_timer = None
+        if self.connection.framing.expire():
+            self._log.note("warn", "a frame took too long", connection_id=self.connection.id)
+
+    def _stalled(self) -> None:
+        self._stall_timer = None
+        if self.connection.finished == self._moved:
+            self.connection.refuse()
+        self._arrange()
+
+    def _end(self) -> None:
+        self.close()
+
+    def close(self, error: Exception | None = None) -> None:
+        """Stop reading, cancel what runs, end every open call; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._reading and not self.channel.is_file:
+            self._loop.remove_reader(self.channel.read_fd)
+        if self._writing:
+            self._loop.remove_writer(self.channel.write_fd)
+        for timer in (self._frame_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        self.connection.lose(error or ConnectionLost("the connection was closed"))
+        self.channel.close()
+        self._on_end(self)
+
+
+class _LoopReply:
+    """A call to the peer from inside a handler."""
+
+    def __init__(
+        self, host: LoopHost, method: str, params: bytes | None, timeout: float | None, returns: Any
+    ) -> None:
+        self._host = host
+        self._method = method
+        self._timeout = timeout
+        self._returns = returns
+        self._settled = threading.Event()
+        self._future: asyncio.Future[None] | None = None
+        self._result: bytes | None = None
+        self._error: Exception | None = None
+        self._id = 0
+        host.on_loop(self._send, method, params)
+
+    def _send(self, method: str, params: bytes | None) -> None:
+        if self._host.closed:
+            self.settle(None, ConnectionLost("the connection is closed"))
+        else:
+            self._id = self._host.connection.call(method, params, self)
+
+    def settle(self, result: bytes | None, error: Exception | None) -> None:
+        """Take the answer."""
+        self._result, self._error = result, error
+        self._settled.set()
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Any:
+        if not self._settled.is_set():
+            connection = self._host.connection
+            self._future = asyncio.get_running_loop().create_future()
+            connection.pause_slot()
+            connection.go_on()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._future
+            except TimeoutError:
+                pass
+            finally:
+                connection.resume_slot()
+                if not self._settled.is_set():
+                    connection.forget(self._id, tell_peer=True)
+        return self._value()
+
+    def result(self) -> Any:
+        """Wait for the answer in a worker thread."""
+        host = self._host
+        if threading.get_ident() == host._thread:
+            raise UsageError("this would block the event loop; await the call instead")
+        host.on_loop(self._pause)
+        self._settled.wait(self._timeout)
+        host.on_loop(self._resume)
+        return self._value()
+
+    def _pause(self) -> None:
+        self._host.connection.pause_slot()
+        self._host.connection.go_on()
+
+    def _resume(self) -> None:
+        self._host.connection.resume_slot()
+        if not self._settled.is_set():
+            self._host.connection.forget(self._id, tell_peer=True)
+
+    def _value(self) -> Any:
+        if not self._settled.is_set():
+            raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        return msgspec.json.decode(self._result or b"null", type=self._returns)

@@ -1,0 +1,281 @@
+"""JSON-RPC 2.0 messages: bytes to values and back.
+
+`decode` takes one body and gives one of a closed set of frozen values. It never raises: what is not
+a message is `Invalid` and carries the error to answer. Ids and params stay the raw bytes they came
+as; an id is echoed exactly as it was spelled (`1.0`, `-0`, thirty digits), which no JSON library
+does through values. Absent and null are different things: a `Notification` has no id at all.
+
+This module knows the envelope and nothing else: no methods, no policy, no I/O.
+"""
+
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from duet_rpc.errors import InvalidRequest, ParseError, RpcError
+
+Json: TypeAlias = Any
+"""A decoded JSON value."""
+
+NULL = b"null"
+
+
+class Request(Struct, frozen=True, gc=False):
+    """A call that wants an answer under `id` (raw JSON; `null` is an id like any other)."""
+
+    id: bytes
+    method: str
+    params: bytes | None
+    """Raw JSON array or object; None when none are given (absent, null, `[]` and `{}` are one)."""
+
+
+class Notification(Struct, frozen=True, gc=False):
+    """A call that is never answered."""
+
+    method: str
+    params: bytes | None
+
+
+class Response(Struct, frozen=True, gc=False):
+    """An answer to a call of ours: raw `result` or `error`. Both at once are the peer's fault."""
+
+    id: bytes
+    result: bytes | None
+    error: bytes | None
+
+
+class Invalid(Struct, frozen=True):
+    """Something that is no message: the error to answer, and the id if it could be read."""
+
+    error: RpcError
+    id: bytes = NULL
+
+
+Single: TypeAlias = Request | Notification | Response | Invalid
+
+
+class Batch(Struct, frozen=True):
+    """Several messages in one array, in their order."""
+
+    items: list[Single]
+
+
+class TooLarge(Struct, frozen=True):
+    """An array with more items than a batch may have."""
+
+
+Message: TypeAlias = Single | Batch | TooLarge
+
+
+class _Envelope(Struct, gc=False):
+    """The members of the specification; anything else in the object is ignored."""
+
+    jsonrpc: Raw | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+    method: Raw | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_array = msgspec.json.Decoder(list[Raw]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_check_syntax = msgspec.json.Decoder(Raw).decode
+_encode = msgspec.json.Encoder().encode
+
+_STARTS_ID = frozenset(b'"-0123456789n')
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_BLANK = b" \t\r\n"
+
+
+def decode(body: bytes | bytearray, max_depth: int, max_batch: int) -> Message:
+    """Read one message or batch. Never raises; what cannot be read is `Invalid`.
+
+    A batch of more than `max_batch` items comes back as `TooLarge`, its items unread: an array of
+    millions must not become millions of objects before it is refused.
+    """
+    if not is_json_text(body, max_depth):
+        return Invalid(ParseError())
+    try:
+        if (body.lstrip(_BLANK) if body[:1] in _BLANKS else body)[:1] == b"[":
+            return _decode_batch(body, max_batch)
+        return _decode_single(body)
+    except (msgspec.DecodeError, RecursionError):
+        return Invalid(ParseError())
+
+
+def _decode_batch(body: bytes | bytearray, max_batch: int) -> Batch | TooLarge:
+    if body.count(b",") >= max_batch and _has_more_items(body, max_batch):
+        _check_syntax(body)
+        return TooLarge()
+    return Batch([_decode_single(bytes(item)) for item in _decode_array(body)])
+
+
+def is_json_text(body: bytes | bytearray, max_depth: int) -> bool:
+    """Check what msgspec does not look at in values it skips: UTF-8, and nesting depth."""
+    if not body.isascii():
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError:
+            return False
+    # A value nested n deep needs 2n bytes, so small bodies need no look at all.
+    return len(body) <= 2 * max_depth or not _deeper_than(body, max_depth)
+
+
+_BLANKS = (b" ", b"\t", b"\r", b"\n")
+
+
+def _deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return False
+    brackets = b"".join(bytes(part) for part in _marks(body, b"").split(b'"')[::2])
+    # Each pass takes away the innermost level of every nest at the speed of C.
+    for _ in range(max_depth):
+        shallower = brackets.replace(b"[]", b"")
+        if len(shallower) == len(brackets):
+            break
+        brackets = shallower
+    # What is left is too deep, or is not JSON at all: then the decoder says so.
+    return brackets.count(b"[") > 0 and brackets.count(b"[") == brackets.count(b"]")
+
+
+def _has_more_items(body: bytes | bytearray, most: int) -> bool:
+    """Count the items of an array by its own commas, making no objects of them."""
+    depth = commas = 0
+    quoted = False
+    for mark in _marks(body, b","):
+        if mark == 0x22:
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif mark == 0x5B:
+            depth += 1
+        elif mark == 0x5D:
+            depth -= 1
+        elif depth == 1:
+            commas += 1
+            if commas >= most:
+                return True
+    return False
+
+
+def _marks(body: bytes | bytearray, keep: bytes) -> bytes | bytearray:
+    """Keep quotes, brackets (all as square ones) and the characters of `keep`, in their order."""
+    if b"\\" in body:
+        # Escapes first, on the whole text: a pair of backslashes is one character, and then a
+        # backslash before a quote means that the string goes on.
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = body.translate(_BRACKETS, bytes(set(range(256)) - set(b'[]{}"' + keep)))
+    return marks.replace(b'""', b"")  # strings without such characters, nearly all of them
+
+
+def _decode_single(body: bytes | bytearray) -> Single:
+    """Read one object. Raises msgspec.DecodeError if the body is not JSON at all."""
+    try:
+        envelope = _decode_envelope(body)
+    except msgspec.ValidationError:
+        _check_syntax(body)  # not JSON at all is the graver fault, and raises
+        return Invalid(InvalidRequest.because("invalid-envelope", detail="not an object"))
+    if envelope.id is UNSET:
+        id = None
+    else:
+        id = bytes(envelope.id)
+        if id[0] not in _STARTS_ID:
+            return Invalid(
+                InvalidRequest.because(
+                    "invalid-id-type", detail="an id is a string, a number or null"
+                )
+            )
+    if envelope.jsonrpc is UNSET or _text(envelope.jsonrpc) != "2.0":
+        return _invalid(id, 'jsonrpc must be "2.0"')
+    if envelope.method is not UNSET:
+        method = _text(envelope.method)
+        if method is None:
+            return _invalid(id, "method must be a string")
+        params = None
+        if envelope.params is not UNSET:
+            params = bytes(envelope.params)
+            if params[0] not in b"[{n":
+                return _invalid(id, "params must be an array or an object")
+            if params == NULL or not params[1:-1].strip(_BLANK):
+                params = None
+        return Notification(method, params) if id is None else Request(id, method, params)
+    if id is not None and not (envelope.result is UNSET and envelope.error is UNSET):
+        result = None if envelope.result is UNSET else bytes(envelope.result)
+        error = None if envelope.error is UNSET else bytes(envelope.error)
+        if result is not None and error == NULL:
+            error = None  # several peers send both members and mean the result
+        return Response(id, result, error)
+    return _invalid(id, "neither a request (method) nor an answer (result or error)")
+
+
+def _invalid(id: bytes | None, detail: str) -> Invalid:
+    error = InvalidRequest.because("invalid-envelope", detail=detail)
+    return Invalid(error, NULL if id is None else id)
+
+
+def _text(raw: Raw) -> str | None:
+    try:
+        return _decode_text(raw)
+    except msgspec.ValidationError:
+        return None
+
+
+def encode_result(id: bytes, result: bytes) -> bytes:
+    """Make the answer to `id` out of an encoded result."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
+
+
+def encode_error(id: bytes, error: RpcError) -> bytes:
+    """Make the error answer to `id`; data that cannot be encoded is left out."""
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, error_object(error))
+
+
+def error_object(error: RpcError) -> bytes:
+    """Encode the `error` member alone."""
+    members = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        try:
+            return _encode({**members, "data": error.data})
+        except (TypeError, ValueError, RecursionError, OverflowError):
+            pass
+    return _encode(members)
+
+
+def encode_batch(answers: list[bytes]) -> bytes:
+    """Put answers into one array, in the order given."""
+    return b"[%b]" % b",".join(answers)
+
+
+def encode_request(id: int, method: str, params: bytes | None) -> bytes:
+    """Make a call of ours."""
+    if params is None:
+        return b'{"jsonrpc":"2.0","id":%d,"method":%b}' % (id, _encode(method))
+    return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id, _encode(method), params)
+
+
+def encode_notification(method: str, params: bytes | None) -> bytes:
+    """Make a notification of ours."""
+    if params is None:
+        return b'{"jsonrpc":"2.0","method":%b}' % _encode(method)
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (_encode(method), params)
+
+
+class _ErrorObject(Struct):
+    code: int
+    message: str
+    data: Json = None
+
+
+_decode_error_object = msgspec.json.Decoder(_ErrorObject).decode
+
+
+def decode_error(raw: bytes) -> RpcError | None:
+    """Read the `error` member of an answer; None if it is malformed."""
+    try:
+        error = _decode_error_object(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None
+    return RpcError.from_wire(error.code, error.message, error.data)

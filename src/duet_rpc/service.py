@@ -1,0 +1,270 @@
+"""A named set of typed functions, ready to be called by name. It knows nothing of serving.
+
+Everything that can be prepared is prepared when a function is registered: its parameter decoder,
+the adapter that calls it, its description. Mistakes show there too, as a `UsageError` that says
+what to do, and not when the first request comes.
+"""
+
+import enum
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from duet_rpc.context import Context, Transaction
+from duet_rpc.errors import UsageError
+from duet_rpc.ledger.machine import Promise
+from duet_rpc.parameters import Parameters
+
+if TYPE_CHECKING:
+    from duet_rpc.policy import Policy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Kind(enum.Enum):
+    """Whether calling a method changes anything."""
+
+    QUERY = "query"
+    COMMAND = "command"
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler with its name, its rules and its prepared parameter decoder."""
+
+    name: str
+    handler: Callable[..., Any]
+    kind: Kind
+    parameters: Parameters
+    description: str
+    notification_allowed: bool
+    inline: bool
+    is_async: bool
+    promise: Promise | None
+    """Set for commands only."""
+    timeout: float | None
+    """Seconds after which the server answers `deadline-exceeded`."""
+
+
+class Service:
+    """A set of methods under one name, filled by decorators.
+
+    `Service("notes")` serves its functions as `notes.get`, `notes.add`; `Service()` under their own
+    names. A name given in the decorator is taken as it is.
+    """
+
+    def __init__(self, name: str = "", *, version: str = "", description: str = "") -> None:
+        self.name = name
+        self.version = version
+        self.description = description
+        self._methods: dict[str, Method] = {}
+
+    def __iter__(self) -> Iterator[Method]:
+        return iter(self._methods.values())
+
+    def __len__(self) -> int:
+        return len(self._methods)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._methods
+
+    def get(self, name: str) -> Method | None:
+        """Look up a method by its full name."""
+        return self._methods.get(name)
+
+    def include(self, other: "Service") -> None:
+        """Serve the methods of another service as well; a name that both have is a `UsageError`."""
+        for method in other:
+            if method.name in self._methods:
+                raise UsageError(f"both services define {method.name}; rename one of them")
+            self._methods[method.name] = method
+
+    def with_fallback(self, other: "Service") -> "Service":
+        """Make a service that has our methods, and those of `other` that we do not define."""
+        both = Service(self.name, version=self.version, description=self.description)
+        both._methods = {**other._methods, **self._methods}
+        return both
+
+    @overload
+    def query(self, handler: F, /) -> F: ...
+    @overload
+    def query(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notification_allowed: bool = False,
+        inline: bool = False,
+        ignore_unknown: bool = False,
+        timeout: float | None = None,
+    ) -> Callable[[F], F]: ...
+    def query(
+        self,
+        handler: Any = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notification_allowed: bool = False,
+        inline: bool = False,
+        ignore_unknown: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Register a function that changes nothing and may be called again freely.
+
+        `inline` says that it is short and never blocks, so that it may run on the thread that
+        reads; `ignore_unknown` takes params that the function does not name, and drops them.
+        """
+
+        def register(handler: F) -> F:
+            self._add(
+                handler,
+                Kind.QUERY,
+                name=name,
+                description=description,
+                notification_allowed=notification_allowed,
+                inline=inline,
+                ignore_unknown=ignore_unknown,
+                promise=None,
+                timeout=timeout,
+            )
+            return handler
+
+        return register if handler is None else register(handler)
+
+    @overload
+    def command(self, handler: F, /) -> F: ...
+    @overload
+    def command(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notification_allowed: bool = False,
+        inline: bool = False,
+        ignore_unknown: bool = False,
+        retry_safe: bool = False,
+        timeout: float | None = None,
+    ) -> Callable[[F], F]: ...
+    def command(
+        self,
+        handler: Any = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notification_allowed: bool = False,
+        inline: bool = False,
+        ignore_unknown: bool = False,
+        retry_safe: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Register a function with effects.
+
+        It runs at most once for each idempotency key. `retry_safe` declares that running it again
+        does no harm; a parameter annotated `Transaction` makes it transactional.
+        """
+
+        def register(handler: F) -> F:
+            self._add(
+                handler,
+                Kind.COMMAND,
+                name=name,
+                description=description,
+                notification_allowed=notification_allowed,
+                inline=inline,
+                ignore_unknown=ignore_unknown,
+                promise=Promise.RETRY_SAFE if retry_safe else Promise.AT_MOST_ONCE,
+                timeout=timeout,
+            )
+            return handler
+
+        return register if handler is None else register(handler)
+
+    def run(self, policy: "Policy | None" = None) -> None:
+        """Serve this service on stdin and stdout until the peer ends it."""
+        from duet_rpc.server import Server
+
+        Server(self, policy=policy).run_stdio()
+
+    def _add(
+        self,
+        handler: Callable[..., Any],
+        kind: Kind,
+        *,
+        name: str | None,
+        description: str | None,
+        notification_allowed: bool,
+        inline: bool,
+        ignore_unknown: bool,
+        promise: Promise | None,
+        timeout: float | None,
+    ) -> None:
+        own_name = getattr(handler, "__name__", "")
+        full_name = name or (f"{self.name}.{own_name}" if self.name else own_name)
+        if not full_name or own_name == "<lambda>" and name is None:
+            raise UsageError("a handler without a name needs one: @service.query(name=...)")
+        if full_name in self._methods:
+            raise UsageError(f"{full_name} is registered twice; give one of them another name=")
+        if full_name.startswith("$/"):
+            raise UsageError(f"{full_name}: names that begin with $/ belong to the protocol")
+        parameters = Parameters.of(
+            handler,
+            full_name,
+            takes_key=kind is Kind.COMMAND,
+            ignore_unknown=ignore_unknown,
+            scope=_caller_scope(),
+        )
+        if parameters.transaction is not None:
+            if kind is Kind.QUERY:
+                raise UsageError(f"{full_name}: only a command can be given a Transaction")
+            if promise is Promise.RETRY_SAFE:
+                raise UsageError(f"{full_name} is transactional, which needs no retry_safe=True")
+            promise = Promise.TRANSACTIONAL
+        is_async = _is_async(handler)
+        if is_async and inline:
+            raise UsageError(f"{full_name}: inline=True is for functions without async")
+        if description is None:
+            description = _first_paragraph(handler.__doc__)
+        self._methods[full_name] = Method(
+            name=full_name,
+            handler=handler,
+            kind=kind,
+            parameters=parameters,
+            description=description,
+            notification_allowed=notification_allowed,
+            inline=inline,
+            is_async=is_async,
+            promise=promise,
+            timeout=timeout,
+        )
+
+
+_CO_COROUTINE = 0x80
+
+
+def _is_async(handler: Callable[..., Any]) -> bool:
+    """Tell an `async def`, also behind partials and callable objects, without importing inspect."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    code = getattr(handler, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(handler), "__call__", None), "__code__", None)
+    return bool(code is not None and code.co_flags & _CO_COROUTINE)
+
+
+def _first_paragraph(doc: str | None) -> str:
+    lines = (doc or "").strip().split("\n\n")[0].splitlines()
+    return " ".join(line.strip() for line in lines)
+
+
+def _caller_scope() -> dict[str, Any]:
+    """Collect the local names where the decorator stands, for hints written as strings."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return dict(frame.f_locals)
+
+
+__all__ = ["Context", "Kind", "Method", "Promise", "Service", "Transaction"]

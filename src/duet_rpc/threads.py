@@ -1,0 +1,398 @@
+"""Drives one connection with blocking calls, on whichever thread has time: no event loop, no hops.
+
+The thread that waits is the one that reads. A sequential daemon waits on its main thread and runs
+its handlers there; a blocking client waits on the thread of its caller. All state belongs to
+whoever holds the connection's baton, so there is no lock on the way of a request.
+
+`StandIn` is for servers: a second thread that sleeps until a handler has kept the reading thread
+for longer than a moment, and then reads in its place. So cancellations, answers to a handler's own
+calls, and the end of the input are seen although the main thread is in `time.sleep(60)`.
+"""
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from duet_rpc.connection import Connection
+from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.dispatch import Dispatcher, Job
+from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
+from duet_rpc.framing import Framing
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.outbox import Outbox
+
+STALL = 0.2
+"""Seconds that a full queue may stand still before what comes is refused."""
+
+
+class ThreadHost:
+    """Reads, writes and runs handlers for one connection on the calling thread."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        dispatcher: Dispatcher,
+        framing: Framing,
+        *,
+        id: str = "stdio",
+        principal: str = "local",
+        logger: Callable[[Context], Any] | None = None,
+    ) -> None:
+        self.channel = channel
+        self.connection = Connection(dispatcher, framing, self, id=id, principal=principal)
+        self.turns = 0
+        """Counts the times that something came; a stand-in sees by it whether we move."""
+        self.input_ended = False
+        self.reads = True
+        """Turned off by a server that is ending."""
+        self._policy = dispatcher.policy
+        self._log = dispatcher.log
+        self._logger = logger
+        self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes)
+        self._mail: deque[Callable[[], None]] = deque()
+        self._owner = threading.get_ident()
+        self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._reading = self._writing = False
+        self._frame = -1
+        self._frame_deadline: float | None = None
+        self._stalled_since: float | None = None
+        self._moved = 0
+        self.on_signal: Callable[[int], None] = lambda number: None
+        self._stand_in: StandIn | None = None
+
+    # For the connection.
+
+    def write(self, data: bytes) -> None:
+        """Send what the peer takes now and keep the rest; too much kept stops our reading."""
+        outbox = self.outbox
+        outbox.put(data)
+        if outbox.over:
+            self.connection.congested = True
+
+    def start(self, job: Job) -> None:
+        """Run the handler here and now."""
+        if job.method.is_async:
+            raise UsageError("an async handler needs an event loop; serve it on one")
+        self.connection.finish(job, self.connection.run_lent(job))
+
+    def cancel(self, job: Job) -> None:
+        """Nothing can stop a `def`; its context tells it."""
+
+    def reclaim(self) -> None:
+        """Ask the stand-in for the connection, and wait until it has put it down."""
+        assert self._stand_in is not None, "only a stand-in takes the baton"
+        self._stand_in.step_down()
+
+    @property
+    def peer(self) -> Peer:
+        """The other end, for handlers."""
+        return self
+
+    # The peer, for handlers that run on our thread.
+
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification from inside a handler."""
+        encoded = encode_params(params)
+        self.lend_back(lambda: self.connection.notify(method, encoded))
+
+    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
+        """Call the peer from inside a handler."""
+        return _BlockingReply(self, method, encode_params(params), timeout, returns)
+
+    def logger(self, ctx: Context) -> Any:
+        """Make the logger of a request."""
+        if self._logger is None:
+            raise UsageError("this host was started without a logger")
+        return self._logger(ctx)
+
+    def lend_back(self, action: Callable[[], None]) -> None:
+        """Do something to the connection from inside a handler, or from a thread of a handler's."""
+        if threading.get_ident() != self._owner:
+            self._mail.append(action)
+            self.wake()
+            return
+        baton = self.connection.baton
+        try:
+            baton.pop()
+        except IndexError:
+            self.reclaim()
+        action()
+        baton.append(None)
+
+    # Waiting.
+
+    def wake(self) -> None:
+        """Make a wait return; any thread may call this."""
+        try:
+            os.write(self.wake_fd, b"\0")
+        except BlockingIOError:
+            pass  # it is full of reasons to wake already
+
+    def turn(self, timeout: float | None = None) -> None:
+        """Wait until something comes or can be sent, and deal with it. Needs the baton."""
+        self._register()
+        timeout = self._next_timeout(timeout)
+        ready = self._poll.poll(None if timeout is None else max(0, timeout) * 1000)
+        for fd, events in ready:
+            if fd == self._wake_read:
+                self._woken()
+            elif fd == self.channel.read_fd and events & ~select.POLLOUT:
+                self._readable()
+                if events & select.POLLOUT:
+                    self.flush()
+            else:
+                self.flush()
+        if self._frame_deadline is not None or self._stalled_since is not None:
+            self._check_clocks(time.monotonic())
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the peer reads; go on if that made room."""
+        self.outbox.flush()
+        if self.connection.congested and not self.outbox.over:
+            self.connection.congested = False
+            self.connection.go_on()
+
+    def _readable(self) -> None:
+        self.turns += 1
+        if self._stand_in is not None:
+            self._stand_in.call()
+        framing = self.connection.framing
+        space = framing.space()
+        if space is None:
+            data = self.channel.receive()
+            if data:
+                self.connection.receive(data)
+            else:
+                self._end_input()
+        else:
+            count = self.channel.receive_into(space)
+            if count:
+                self.connection.filled(count)
+            else:
+                self._end_input()
+        if framing.partial:
+            if self._frame != framing.started:
+                self._frame = framing.started
+                self._frame_deadline = time.monotonic() + self._policy.read_timeout
+        else:
+            self._frame_deadline = None
+
+    def _end_input(self) -> None:
+        self.input_ended = True
+        self._frame_deadline = None
+        self.connection.end_of_input()
+
+    def _register(self) -> None:
+        reading = self.reads and not self.input_ended and self.connection.wants_data
+        writing = self.outbox.size > 0
+        if reading == self._reading and writing == self._writing:
+            return
+        read_fd, write_fd = self.channel.read_fd, self.channel.write_fd
+        poll = self._poll
+        for fd in (read_fd, write_fd):
+            try:
+                poll.unregister(fd)
+            except KeyError:
+                pass
+        if reading:
+            poll.register(read_fd, select.POLLIN)
+        if writing:
+            both = reading and read_fd == write_fd
+            poll.register(write_fd, select.POLLOUT | (select.POLLIN if both else 0))
+        self._reading, self._writing = reading, writing
+
+    def _next_timeout(self, timeout: float | None) -> float | None:
+        connection = self.connection
+        if connection.full and not connection.refusing and not connection.congested:
+            if self._stalled_since is None:
+                self._stalled_since, self._moved = time.monotonic(), connection.finished
+        else:
+            self._stalled_since = None
+        if self._frame_deadline is None and self._stalled_since is None:
+            return timeout
+        now = time.monotonic()
+        waits = [timeout] if timeout is not None else []
+        if self._frame_deadline is not None:
+            waits.append(self._frame_deadline - now)
+        if self._stalled_since is not None:
+            waits.append(self._stalled_since + STALL - now)
+        return min(waits)
+
+    def _check_clocks(self, now: float) -> None:
+        if self._frame_deadline is not None and now >= self._frame_deadline:
+            self._frame_deadline = None
+            if self.connection.framing.expire():
+                self._log.note("warn", "a frame took too long", connection_id=self.connection.id)
+        if self._stalled_since is not None and now >= self._stalled_since + STALL:
+            self._stalled_since = None
+            if self.connection.finished == self._moved:
+                self.connection.refuse()
+
+    def _woken(self) -> None:
+        for number in os.read(self._wake_read, 4096):
+            if number:
+                self.on_signal(number)
+        while self._mail:
+            self._mail.popleft()()
+
+    def close(self) -> None:
+        """Let go of the descriptors; every open call ends."""
+        self.connection.lose(ConnectionLost("the connection was closed"))
+        self.channel.close()
+        for fd in (self._wake_read, self.wake_fd):
+            os.close(fd)
+
+
+class StandIn:
+    """The thread that reads while the reading thread is kept in a handler."""
+
+    TICK = 0.05
+    """How long a handler may keep the reader before we read in its place."""
+    REST = 20
+    """Ticks without traffic after which we sleep until there is some."""
+
+    def __init__(
+        self, host: ThreadHost, *, until: Callable[[], bool], deadline: Callable[[], None]
+    ):
+        self._host = host
+        self._over = until
+        self._check_deadline = deadline
+        self._resting = True
+        self._called = threading.Event()
+        self._wanted_back = False
+        self._put_down = threading.Semaphore(0)
+        host._stand_in = self
+        threading.Thread(target=self._watch, name="duet-rpc stand-in", daemon=True).start()
+
+    def call(self) -> None:
+        """There is traffic: keep an eye on the reader. Cheap when we are at it already."""
+        if self._resting:
+            self._resting = False
+            self._called.set()
+
+    def step_down(self) -> None:
+        """Give the connection back to the reading thread, which calls this."""
+        self._wanted_back = True
+        self._host.wake()
+        self._put_down.acquire()
+
+    def _watch(self) -> None:
+        host, baton = self._host, self._host.connection.baton
+        seen, quiet = (-1, -1), 0
+        while True:
+            self._called.wait()
+            time.sleep(self.TICK)
+            self._check_deadline()
+            now = (host.turns, host.connection.stats.requests)
+            if now != seen:
+                seen, quiet = now, 0
+                continue
+            try:
+                baton.pop()
+            except IndexError:  # the reader is not in a handler
+                quiet += 1
+                if quiet >= self.REST and not self._over():
+                    self._rest(now)
+                continue
+            self._read()
+
+    def _rest(self, seen: tuple[int, int]) -> None:
+        self._called.clear()
+        self._resting = True
+        # The reader looks at `_resting` after it counts its turn; so either it sees that we rest,
+        # or we see that it has moved.
+        if (self._host.turns, self._host.connection.stats.requests) != seen:
+            self.call()
+
+    def _read(self) -> None:
+        host, connection = self._host, self._host.connection
+        connection.lent = True
+        connection.go_on()
+        while not self._wanted_back:
+            host.turn(self.TICK)
+            self._check_deadline()
+        connection.lent = False
+        self._wanted_back = False
+        self._put_down.release()
+
+
+class _BlockingReply:
+    """A call to the peer from inside a handler, whose thread reads until the answer is there."""
+
+    def __init__(
+        self,
+        host: ThreadHost,
+        method: str,
+        params: bytes | None,
+        timeout: float | None,
+        returns: Any,
+    ) -> None:
+        self._host = host
+        self._method = method
+        self._timeout = timeout
+        self._returns = returns
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._settled = threading.Event()
+        self._result: bytes | None = None
+        self._error: Exception | None = None
+        self._id = 0
+        host.lend_back(lambda: self._send(method, params))
+
+    def _send(self, method: str, params: bytes | None) -> None:
+        self._id = self._host.connection.call(method, params, self)
+
+    def settle(self, result: bytes | None, error: Exception | None) -> None:
+        """Take the answer."""
+        self._result, self._error = result, error
+        self._settled.set()
+
+    def __await__(self) -> Any:
+        raise UsageError("a def cannot await; use ctx.call(...).result()")
+
+    def result(self) -> Any:
+        """Wait for the answer; requests that the peer makes meanwhile are served."""
+        host = self._host
+        if threading.get_ident() != host._owner:
+            self._settled.wait(self._timeout)
+        else:
+            host.lend_back(self._pump)
+        if not self._settled.is_set():
+            host.lend_back(lambda: host.connection.forget(self._id, tell_peer=True))
+            raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        return msgspec.json.decode(self._result or b"null", type=self._returns)
+
+    def _pump(self) -> None:
+        host, connection = self._host, self._host.connection
+        connection.pause_slot()
+        try:
+            connection.go_on()
+            while not self._settled.is_set():
+                left = None if self._deadline is None else self._deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return
+                if host.input_ended:
+                    self.settle(None, ConnectionLost("the peer closed the connection"))
+                    return
+                host.turn(left)
+        finally:
+            connection.resume_slot()
+
+
+def encode_params(params: Any) -> bytes | None:
+    """Encode the params of a call of ours: a list, a dict, or anything that becomes an object."""
+    if params is None:
+        return None
+    encoded = msgspec.json.encode(params)
+    if encoded[:1] not in (b"{", b"["):
+        raise UsageError("params are a list or an object; wrap a single value in a list")
+    return encoded

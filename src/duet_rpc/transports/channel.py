@@ -1,0 +1,119 @@
+"""A pair of file descriptors that carries one connection, and writing that never blocks.
+
+Pipes, sockets, terminals and files all come down to this. Reading happens when `poll` says so, so
+it needs no flag. Writing must not block: a peer that does not read would take our reader with it,
+and then its cancellations could not reach us. But O_NONBLOCK belongs to the open file description,
+which stdout may share with a shell or a terminal; so a pipe is opened anew, and a socket is asked
+call by call.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+
+READ_SIZE = 64 * 1024
+"""Bytes asked for at once. Larger reads cost a mapping and unmapping of memory each time."""
+
+_PIPE_BUF = 4096
+
+
+class Channel:
+    """Two descriptors, owned: closing the channel closes them."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+        self.is_file = stat.S_ISREG(os.fstat(read_fd).st_mode)
+        """A regular file is always ready, and event loops refuse it."""
+        self.send, self._closes = sender(write_fd)
+        self._closed = False
+
+    def receive(self) -> bytes:
+        """Read what is there; b"" at the end. Blocks unless the descriptor is ready."""
+        try:
+            return os.read(self.read_fd, READ_SIZE)
+        except BlockingIOError:
+            raise
+        except OSError:  # a reset socket or a terminal that went away is an end like any other
+            return b""
+
+    def receive_into(self, space: memoryview) -> int:
+        """Read straight into a large body; 0 at the end."""
+        try:
+            return os.readv(self.read_fd, [space])
+        except BlockingIOError:
+            raise
+        except OSError:
+            return 0
+
+    def close(self) -> None:
+        """Close both directions; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._closes()
+            for fd in {self.read_fd, self.write_fd}:
+                os.close(fd)
+
+
+Send = Callable[[bytes | memoryview], int]
+"""Writes what can be written now and returns how much that was; 0 if nothing could be."""
+
+
+def sender(fd: int) -> tuple[Send, Callable[[], None]]:
+    """Find the way to write to a descriptor without ever blocking."""
+    kind = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(kind):
+        return _socket_sender(fd)
+    if stat.S_ISREG(kind):
+        return (lambda data: os.write(fd, data)), _nothing
+    if not os.get_blocking(fd):
+        return _nonblocking_sender(fd), _nothing
+    try:
+        # The same pipe or terminal under a description of its own, whose flags nobody shares.
+        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return _careful_sender(fd), _nothing
+    return _nonblocking_sender(own), lambda: os.close(own)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nonblocking_sender(fd: int) -> Send:
+    write = os.write
+
+    def send(data: bytes | memoryview) -> int:
+        try:
+            return write(fd, data)
+        except BlockingIOError:
+            return 0
+
+    return send
+
+
+def _socket_sender(fd: int) -> tuple[Send, Callable[[], None]]:
+    own = socket.socket(fileno=os.dup(fd))
+    transmit = own.send
+
+    def send(data: bytes | memoryview) -> int:
+        try:
+            return transmit(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+
+    return send, own.close
+
+
+def _careful_sender(fd: int) -> Send:
+    """Where the descriptor must stay blocking: a ready pipe takes this many bytes at once."""
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+
+    def send(data: bytes | memoryview) -> int:
+        return os.write(fd, data[:_PIPE_BUF]) if poll.poll(0) else 0
+
+    return send
