@@ -6,8 +6,7 @@ Three laws hold in this file:
 
 - Input never raises. Whatever arrives, the next good frame after it comes out.
 - However a stream is cut into reads, the same bodies and faults come out in the same order.
-- Memory follows the bytes that came, not the length that a peer claims. What is refused is not
-kept.
+- Memory follows the bytes that came, not the length that a peer claims. Nothing refused is kept.
 """
 
 import re
@@ -192,7 +191,7 @@ class HeaderFraming:
     def _between(self, data: bytes, at: int, events: list[Event]) -> int:
         """Cut whole frames with known headers; leave the first other one to `_header`."""
         size, known, begin = len(data), self._known.get, at
-        while True:
+        while at < size:
             # "Content-Length: ", 2 or 3 digits and two line ends; else whatever a blank line ends.
             if (length := known(data[at : at + 22])) is not None:
                 start = at + 22
@@ -209,11 +208,12 @@ class HeaderFraming:
         if at > begin:
             self._started += 1
             self._after_body = True
-        if (blanks_end := _end_of(_BLANK_RUN, data, at, size)) > at:
-            return blanks_end
-        if at < size:
-            self._started += 1
-            self._open()
+        if at == size:
+            return at
+        if data[at] in _BLANKS:
+            return _end_of(_BLANK_RUN, data, at, size)
+        self._started += 1
+        self._open()
         return at
 
     def _open(self) -> None:
@@ -248,9 +248,7 @@ class HeaderFraming:
         if stop - at < self._max_header_bytes:
             self._line, self._checked, self._held = line - at, checked - at, data[at:]
             return stop
-        error = self._too_large()
-        # The limit may have cut the first word of the next frame.
-        return self._refuse(data, at, max(at + 1, stop - len(_LENGTH) + 1), error, events)
+        return self._refuse(data, at, stop, self._too_large(), events)
 
     def _read_line(self, name: bytes, value: bytes) -> InvalidRequest | None:
         """Take in one header line; return what is wrong with it."""
@@ -259,7 +257,7 @@ class HeaderFraming:
             return self._too_large()
         if not value.endswith(b"\r\n"):
             return _no_header("header lines end with CR LF, not with LF alone")
-        value = value.strip(_BLANKS)
+        value = value[:-2].strip(b" \t")
         match name.lower():
             case b"content-length":
                 self._after_body = False
@@ -308,12 +306,12 @@ class HeaderFraming:
         events.append(Fault(error=error, boundary_lost=True, stray=self._after_body))
         self._after_body = False
         self._state = HeaderFraming._lost
-        # What was read as a header may be other text, with a good frame behind it in the same line.
-        for text in data[at:end].lower().split(b"\n"):
-            if (inside := text.rfind(_LENGTH)) > 0:
-                return at + inside
-            at += len(text) + 1
-        return end
+        # What was read as a header may be other text with a good frame behind it, in the same line.
+        inside = data[at:end].lower().rfind(_LENGTH)
+        if inside > 0 and data[at + inside - 1 : at + inside] != b"\n":
+            return at + inside
+        # And its end may have cut the first word of that frame.
+        return max(at + 1, end - len(_LENGTH) + 1)
 
     def _lost(self, data: bytes, at: int, events: list[Event]) -> int:
         """Drop everything before the next Content-Length, wherever in a line it stands."""
