@@ -9,6 +9,7 @@ had an effect is never given back as if it had not, and nothing is answered that
 hold.
 """
 
+import contextlib
 import time
 from functools import partial
 
@@ -197,7 +198,8 @@ class Conductor:
         try:
             ran = await steps.work(work, Run(command, begun.token, 1, begun.connection))
         except BaseException:
-            await steps.end(begun.rollback)
+            with contextlib.suppress(StoreUnavailable):
+                await steps.end(begun.rollback)
             raise
         flight.is_ending = True
         ran = self._within_limit(ran)

@@ -92,7 +92,7 @@ class Heart:
                 self._settle()
                 if time.monotonic() - swept >= SWEEP_EVERY:
                     swept = time.monotonic()
-                    self._store.sweep(SWEEP_ROWS, unknown_ttl=self._unknown_ttl)
+                    self._store.sweep(SWEEP_ROWS)
             except StoreUnavailable:
                 log.warning("the command store cannot be reached; leases are not renewed")
             except Exception:

@@ -106,7 +106,7 @@ class Ledger:
 
     def sweep(self) -> int:
         """Sweep the store now, within the same bound as in the background. Blocks."""
-        return self.store.sweep(SWEEP_ROWS, unknown_ttl=self._unknown_ttl)
+        return self.store.sweep(SWEEP_ROWS)
 
     @property
     def in_flight(self) -> int:

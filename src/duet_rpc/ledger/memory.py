@@ -7,6 +7,7 @@ compared with. Its promises end with the process.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from ..errors import UsageError
 from .machine import (
@@ -19,7 +20,6 @@ from .machine import (
     Record,
     State,
     as_seen,
-    cut_off,
     decide,
     decide_forget,
     decide_resolve,
@@ -81,22 +81,15 @@ class MemoryStore:
             decision = decide_forget(self._records.get(identity), self._clock())
             return self._keep(identity, decision) == Kept()
 
-    def sweep(self, limit: int = 500, *, unknown_ttl: float = 7 * 86400.0) -> int:
+    def sweep(self, limit: int = 500) -> int:
         """See `Store.sweep`."""
         with self._lock:
             now = self._clock()
-            changed = 0
-            for identity, record in list(self._records.items()):
-                if changed == limit:
-                    break
-                if is_expired(record, now):
-                    del self._records[identity]
-                elif as_seen(record, now) is not record:
-                    self._records[identity] = cut_off(record, record.lease_until, unknown_ttl)
-                else:
-                    continue
-                changed += 1
-            return changed
+            over = (each for each, record in self._records.items() if is_expired(record, now))
+            dropped = list(islice(over, limit))
+            for identity in dropped:
+                del self._records[identity]
+            return len(dropped)
 
     def counts(self) -> Counts:
         """See `Store.counts`."""

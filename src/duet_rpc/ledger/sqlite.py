@@ -26,7 +26,6 @@ from .machine import (
     Record,
     State,
     as_seen,
-    cut_off,
     decide,
     decide_forget,
     decide_resolve,
@@ -119,21 +118,14 @@ class SqliteStore:
             decision = decide_forget(found, self._clock())
             return _keep(connection, identity, found, decision) == Kept()
 
-    def sweep(self, limit: int = 500, *, unknown_ttl: float = 7 * 86400.0) -> int:
+    def sweep(self, limit: int = 500) -> int:
         """See `Store.sweep`."""
-        now = self._clock()
-        query = (
-            f"{SELECT} WHERE expires_at <= :now"
-            f" OR (state = 'running' AND {seen_state(':now')} <> state) LIMIT :limit"
-        )
+        query = "SELECT principal, method, key FROM duet_commands WHERE expires_at <= ? LIMIT ?"
         with self._write() as connection:
-            rows = connection.execute(query, {"now": now, "limit": limit}).fetchall()
-            for record in map(from_row, rows):
-                if as_seen(record, now) is None:
-                    delete(connection, record.identity)
-                else:
-                    save(connection, cut_off(record, record.lease_until, unknown_ttl))
-        return len(rows)
+            over = connection.execute(query, (self._clock(), limit)).fetchall()
+            for principal, method, key in over:
+                delete(connection, Identity(principal, method, key))
+        return len(over)
 
     def counts(self) -> Counts:
         """See `Store.counts`."""

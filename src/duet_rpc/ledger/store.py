@@ -127,8 +127,8 @@ class Store(Protocol):
     def forget(self, identity: Identity) -> bool:
         """Drop a record, so that its key can be used anew. Refuses (False) while a run is alive."""
 
-    def sweep(self, limit: int = 500, *, unknown_ttl: float = 7 * 86400.0) -> int:
-        """Mark runs that were cut off and drop records whose time is over, at most `limit` rows."""
+    def sweep(self, limit: int = 500) -> int:
+        """Drop records whose time is over, at most `limit` of them; return how many."""
 
     def counts(self) -> Counts:
         """Count the records by state."""

@@ -1,0 +1,176 @@
+"""Transactional commands on PostgreSQL: begin, the handler's work, commit.
+
+The record is inserted inside the handler's own transaction. A duplicate in another process blocks
+on that row, without polling, until the owner commits (and finds the outcome) or is gone (and takes
+over at once). One logic for both drivers; see `postgres_pool.do`.
+"""
+
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from ..errors import OutcomeUnknown, StoreUnavailable, UsageError
+from .machine import Busy, Claim, Claimed, Replay, decide_claim
+from .postgres_pool import Pool, dispose, do, is_fault
+from .postgres_rows import FINISH, INSERT, LOAD, SWAP, insert_values, loaded, swap_values
+from .steps import drive
+from .store import NotBegun
+
+_PROBES, _PROBE_PAUSE = 20, 0.5
+"""How often a lost commit is looked for: ten seconds, enough for a server to restart."""
+
+
+class PostgresTransaction:
+    """The open transaction of one handler; see `store.AsyncTransaction`."""
+
+    def __init__(self, pool: Pool, connection: Any, claim: Claim, token: int):
+        self._pool = pool
+        self._claim = claim
+        self.connection = connection
+        self.token = token
+
+    async def commit(self, outcome: bytes, ttl: float) -> bytes | None:
+        """See `Transaction.commit`."""
+        return await self._end("RELEASE SAVEPOINT duet_fence", outcome, ttl)
+
+    async def reject(self, outcome: bytes, ttl: float) -> bytes | None:
+        """See `Transaction.reject`."""
+        return await self._end("ROLLBACK TO SAVEPOINT duet_fence", outcome, ttl)
+
+    async def rollback(self) -> None:
+        """See `Transaction.rollback`."""
+        connection = self.connection
+        try:
+            if connection.closed:
+                raise StoreUnavailable()
+            await do(connection.execute("ROLLBACK"))
+        except psycopg.Error as error:
+            dispose(connection)
+            raise StoreUnavailable() from error
+        except BaseException:
+            dispose(connection)
+            raise
+        finally:
+            self._pool.give(connection)
+
+    async def _end(self, fence: str, outcome: bytes, ttl: float) -> bytes | None:
+        connection = self.connection
+        is_committing = False
+        try:
+            await do(connection.execute(fence))
+            identity, owner = self._claim.identity, self._claim.owner
+            values = (outcome, ttl, *identity, self.token, owner)
+            await do(connection.execute(FINISH, values))
+            is_committing = True
+            await do(connection.execute("COMMIT"))
+            return None
+        except BaseException as error:
+            dispose(connection)
+            if isinstance(error, errors.InFailedSqlTransaction):
+                raise UsageError(
+                    "a statement failed in the handler, which went on; PostgreSQL takes no more"
+                    " in such a transaction; nest what may fail in `with connection.transaction():`"
+                ) from error
+            gone = errors.InvalidSavepointSpecification, errors.NoActiveSqlTransaction
+            if isinstance(error, gone):
+                raise UsageError(
+                    "the handler ended the transaction that the ledger commits; leave COMMIT and"
+                    " ROLLBACK to the ledger"
+                ) from error
+            if not is_fault(error):
+                raise
+            if not is_committing:
+                raise StoreUnavailable() from error
+        finally:
+            self._pool.give(connection)
+        return await self._what_happened()
+
+    async def _what_happened(self) -> bytes:
+        """Find out whether a commit whose answer was lost took place."""
+        for _ in range(_PROBES):
+            try:
+                found = await begin(self._pool, self._claim, _PROBE_PAUSE)
+            except StoreUnavailable:
+                await self._pool.gate.pause(_PROBE_PAUSE)
+                continue
+            if isinstance(found, PostgresTransaction):
+                # The row is free, so the old transaction is gone for good.
+                await found.rollback()
+                raise StoreUnavailable()
+            if isinstance(found, Replay):
+                return found.outcome
+        raise OutcomeUnknown()
+
+
+async def begin(pool: Pool, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
+    """Open a transaction in which the command is ours, or say why not."""
+    for _ in range(2):
+        connection = await pool.take(patience)
+        try:
+            return await _begin_on(pool, connection, claim, patience)
+        except BaseException as error:
+            was_stale = connection.closed
+            dispose(connection)
+            pool.give(connection)
+            if isinstance(error, errors.LockNotAvailable):
+                return Busy(0.0)
+            if not is_fault(error):
+                raise
+            if not was_stale:
+                raise StoreUnavailable() from error
+            # The server was restarted since: a fresh connection tells whether it is there again.
+            pool.clear()
+    raise StoreUnavailable()
+
+
+async def _begin_on(
+    pool: Pool, connection: Any, claim: Claim, patience: float
+) -> PostgresTransaction | NotBegun:
+    milliseconds = max(int(patience * 1000), 1)
+    await do(connection.execute(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}"))
+    while True:
+        cursor = await do(connection.execute(INSERT, insert_values(claim)))
+        inserted = await do(cursor.fetchone())
+        if inserted is not None:
+            token = inserted[0]
+            break
+        cursor = await do(connection.execute(LOAD, claim.identity))
+        row = await do(cursor.fetchone())
+        if row is None:
+            continue  # released or swept this very moment
+        record, now = loaded(row)
+        answer, kept = decide_claim(claim, record, now)
+        if kept is not None and kept is not record:
+            cursor = await do(connection.execute(SWAP, swap_values(record, kept)))
+            if cursor.rowcount == 0:
+                continue  # somebody else was faster
+        if isinstance(answer, Claimed):
+            token = answer.token
+            break
+        await do(connection.execute("COMMIT"))
+        pool.give(connection)
+        return answer  # type: ignore[return-value]  # a claim has no owner's answer
+    await do(connection.execute("SET LOCAL lock_timeout TO DEFAULT; SAVEPOINT duet_fence"))
+    return PostgresTransaction(pool, connection, claim, token)
+
+
+class BlockingPostgresTransaction:
+    """The same for a handler in a thread; see `store.Transaction`."""
+
+    def __init__(self, transaction: PostgresTransaction):
+        self._transaction = transaction
+        self.connection = transaction.connection
+        self.token = transaction.token
+
+    def commit(self, outcome: bytes, ttl: float) -> bytes | None:
+        """See `Transaction.commit`."""
+        return drive(self._transaction.commit(outcome, ttl))
+
+    def reject(self, outcome: bytes, ttl: float) -> bytes | None:
+        """See `Transaction.reject`."""
+        return drive(self._transaction.reject(outcome, ttl))
+
+    def rollback(self) -> None:
+        """See `Transaction.rollback`."""
+        drive(self._transaction.rollback())

@@ -1,0 +1,205 @@
+"""A store in Redis or Valkey: shared and fast, but with no transactions for handlers.
+
+Each operation is a script, so that it is applied as a whole and by the server's clock; a group of
+them is one pipeline. The common case is decided in the script, by token and owner; what it leaves
+open is read back and decided by the machine. Records expire by themselves: there is nothing to
+sweep.
+
+It is as durable as the server is told to be: without the append-only file a restart forgets, and a
+failover to a replica may lose what was answered last.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+import redis
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+
+from ..errors import StoreUnavailable, UsageError
+from .machine import (
+    Answer,
+    Claim,
+    Claimed,
+    Decision,
+    Fenced,
+    Identity,
+    Kept,
+    Operation,
+    Record,
+    State,
+    as_seen,
+    decide_claim,
+    decide_forget,
+    decide_resolve,
+)
+from .memory import count
+from .redis_scripts import LOAD, PREFIX, SCRIPTS, SWAP, key_of, loaded, script, swap_values
+from .store import Capabilities, Counts, NotBegun, Transaction
+
+T = TypeVar("T")
+
+_PASSING = ("LOADING", "BUSY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF")
+"""Errors of a server that will take the same script later."""
+
+
+class RedisStore:
+    """Records as hashes under `duet:command:` keys of one database."""
+
+    def __init__(self, url: str, *, patience: float = 5.0):
+        # One retry of our own instead of the client's: it knows nothing of scripts that are gone.
+        self._client = redis.Redis.from_url(
+            url, socket_timeout=patience, socket_connect_timeout=patience, retry=None
+        )
+        self._capabilities: Capabilities | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the server promises by its settings, asked once."""
+        if self._capabilities is None:
+            info = self._twice(lambda: self._client.info("persistence"))
+            is_logged = bool(info.get("aof_enabled"))
+            self._capabilities = Capabilities(
+                transactional=False,
+                durable=is_logged,
+                note="it has no transactions; failover may lose records"
+                if is_logged
+                else "it has no transactions; without the append-only file a restart forgets",
+            )
+        return self._capabilities
+
+    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        """See `Store.commit`."""
+        calls = [script(operation) for operation in operations]
+        replies = self._twice(lambda: self._run(calls))
+        return [
+            self._answer(operation, reply)
+            for operation, reply in zip(operations, replies, strict=True)
+        ]
+
+    def look(self, identity: Identity) -> Record | None:
+        """See `Store.look`."""
+        found, now = self._load(key_of(identity))
+        return None if found is None else as_seen(found, now)
+
+    def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
+        """Refuse: there is no transaction that a handler could take part in."""
+        raise UsageError("Redis has no transactions for handlers; use SQLite or PostgreSQL")
+
+    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
+        """See `Store.records`. Reads every record there is."""
+        found = (each for each in self._all() if state is None or each.state is state)
+        return list(islice(sorted(found, key=lambda record: record.created_at), limit))
+
+    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
+        """See `Store.resolve`."""
+        answer = self._change(identity, lambda found, now: decide_resolve(found, outcome, now, ttl))
+        return answer == Kept()
+
+    def forget(self, identity: Identity) -> bool:
+        """See `Store.forget`."""
+        return self._change(identity, decide_forget) == Kept()
+
+    def sweep(self, limit: int = 500) -> int:
+        """Do nothing: the server drops records when their time is over."""
+        return 0
+
+    def counts(self) -> Counts:
+        """See `Store.counts`. Reads every record there is."""
+        return count(list(self._all()))
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._client.close()
+
+    def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
+        if isinstance(reply, Exception):
+            return StoreUnavailable() if is_fault(reply) else reply
+        if reply[0] == 1:
+            return Claimed(reply[1], 1) if isinstance(operation, Claim) else Kept()
+        if not isinstance(operation, Claim):
+            return Fenced(loaded(reply[1], reply[2])[0])
+        try:
+            return self._change(operation.identity, partial(decide_claim, operation))
+        except Exception as error:
+            return error
+
+    def _change(
+        self, identity: Identity, decide: Callable[[Record | None, float], Decision]
+    ) -> Answer:
+        """Read, decide and write, again and again until nobody comes in between."""
+        key = key_of(identity)
+        while True:
+            found, now = self._load(key)
+            answer, kept = decide(found, now)
+            if kept is found:
+                return answer
+            call = (SWAP, key, swap_values(found, kept))
+            [reply] = self._twice(partial(self._run, [call]))
+            if isinstance(reply, Exception):
+                raise reply
+            if reply[0] == 1:
+                return answer
+
+    def _load(self, key: str) -> tuple[Record | None, float]:
+        [reply] = self._twice(lambda: self._run([(LOAD, key, ())]))
+        if isinstance(reply, Exception):
+            raise reply
+        return loaded(reply[1], reply[2])
+
+    def _all(self) -> Iterator[Record]:
+        keys = self._twice(lambda: list(self._client.scan_iter(f"{PREFIX}*", count=1000)))
+        for key in keys:
+            found, now = self._load(key.decode())
+            seen = None if found is None else as_seen(found, now)
+            if seen is not None:
+                yield seen
+
+    def _run(self, calls: Sequence[tuple[str, str, Sequence[Any]]]) -> list[Any]:
+        replies = self._pipe(calls)
+        # A server that was restarted has forgotten its scripts.
+        lost = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if lost:
+            for source in SCRIPTS.values():
+                self._client.script_load(source)
+            for number, reply in zip(lost, self._pipe([calls[n] for n in lost]), strict=True):
+                replies[number] = reply
+        return replies
+
+    def _pipe(self, calls: Sequence[tuple[str, str, Sequence[Any]]]) -> list[Any]:
+        if len(calls) == 1:
+            digest, key, values = calls[0]
+            try:
+                return [self._client.evalsha(digest, 1, key, *values)]
+            except ResponseError as error:
+                return [error]
+        with self._client.pipeline(transaction=False) as pipe:
+            for digest, key, values in calls:
+                pipe.evalsha(digest, 1, key, *values)
+            return pipe.execute(raise_on_error=False)
+
+    def _twice(self, use: Callable[[], T]) -> T:
+        """Ask the server; once more if the line fails, for it may have gone stale with a restart.
+
+        Whatever is asked bears that: an owner who claims or finishes again is known.
+        """
+        try:
+            return use()
+        except RedisError as error:
+            if not is_fault(error):
+                raise
+        self._client.connection_pool.disconnect()
+        try:
+            return use()
+        except RedisError as error:
+            if is_fault(error):
+                raise StoreUnavailable() from error
+            raise
+
+
+def is_fault(error: Exception) -> bool:
+    """Tell a fault of the server or the line from a fault in what was asked."""
+    if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
+        return str(error).startswith(_PASSING)
+    return True

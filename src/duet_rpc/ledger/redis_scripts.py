@@ -1,0 +1,176 @@
+"""The scripts of the Redis store: the machine's transitions where one step must be whole.
+
+A script returns 1 and what it did, or 0, the record that it found (a flat list of fields and
+values) and the server's time. Numbers travel as text: Lua would cut fractions off.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Any
+
+from .machine import (
+    Claim,
+    Finish,
+    Identity,
+    Operation,
+    Promise,
+    Record,
+    Release,
+    Renew,
+    State,
+)
+
+PREFIX = "duet:command:"
+
+_CLOCK = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local function text(number) return string.format('%.6f', number) end
+local function at(seconds) return text(now + tonumber(seconds)) end
+local function live(seconds)
+    redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil(tonumber(seconds) * 1000)))
+end
+local function found() return {0, redis.call('HGETALL', KEYS[1]), text(now)} end
+"""
+
+_SOURCES = {
+    "load": "return found()",
+    "claim": """
+if redis.call('EXISTS', KEYS[1]) == 1 then return found() end
+local token = string.format('%d', math.floor(now * 1000))
+redis.call('HSET', KEYS[1], 'principal', ARGV[1], 'method', ARGV[2], 'key', ARGV[3],
+    'fingerprint', ARGV[4], 'promise', ARGV[5], 'state', 'running', 'token', token,
+    'owner', ARGV[6], 'attempts', '1', 'correlation_id', ARGV[7], 'lease_until', at(ARGV[8]),
+    'created_at', text(now), 'expires_at', at(ARGV[9]))
+live(ARGV[9])
+return {1, tonumber(token)}""",
+    "renew": """
+local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state')
+if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] ~= 'running' then return found() end
+redis.call('HSET', KEYS[1], 'lease_until', at(ARGV[3]), 'expires_at', at(ARGV[4]))
+live(ARGV[4])
+return {1}""",
+    "finish": """
+local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state')
+if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] == 'done' then return found() end
+redis.call('HSET', KEYS[1], 'state', 'done', 'outcome', ARGV[3], 'finished_at', text(now),
+    'expires_at', at(ARGV[4]))
+live(ARGV[4])
+return {1}""",
+    "release": """
+local old = redis.call('HMGET', KEYS[1], 'owner', 'state')
+if old[1] ~= ARGV[1] or old[2] ~= 'running' then return found() end
+redis.call('DEL', KEYS[1])
+return {1}""",
+    # First what tells the record that was read from any other version of it, then the new one.
+    "swap": """
+local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state', 'lease_until', 'expires_at')
+for index = 1, 5 do
+    if (old[index] or '') ~= ARGV[index] then return {0} end
+end
+redis.call('DEL', KEYS[1])
+if #ARGV > 6 then
+    redis.call('HSET', KEYS[1], unpack(ARGV, 7))
+    redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[6]) * 1000))
+end
+return {1}""",
+}
+
+_DIGESTS = {
+    name: sha1((_CLOCK + source).encode(), usedforsecurity=False).hexdigest()
+    for name, source in _SOURCES.items()
+}
+SCRIPTS = {_DIGESTS[name]: _CLOCK + source for name, source in _SOURCES.items()}
+"""The sources by the digest under which the server knows them."""
+LOAD, SWAP = _DIGESTS["load"], _DIGESTS["swap"]
+
+
+def key_of(identity: Identity) -> str:
+    """Name the key of a record; the lengths keep any two identities apart."""
+    principal, method, key = identity
+    return f"{PREFIX}{len(principal)}:{len(method)}:{principal}:{method}:{key}"
+
+
+def script(operation: Operation) -> tuple[str, str, Sequence[Any]]:
+    """Write an operation as a script's digest, its key and its values."""
+    key = key_of(operation.identity)
+    match operation:
+        case Claim(command, owner, lease, unknown_ttl):
+            values = (
+                *operation.identity,
+                command.fingerprint,
+                command.promise.value,
+                owner,
+                command.correlation_id,
+                lease,
+                lease + unknown_ttl,
+            )
+            return _DIGESTS["claim"], key, values
+        case Renew(_, token, owner, lease, unknown_ttl):
+            return _DIGESTS["renew"], key, (token, owner, lease, lease + unknown_ttl)
+        case Finish(_, token, owner, outcome, ttl):
+            return _DIGESTS["finish"], key, (token, owner, outcome, ttl)
+        case Release(_, owner):
+            return _DIGESTS["release"], key, (owner,)
+
+
+def swap_values(old: Record | None, new: Record | None) -> Sequence[Any]:
+    """Give the values of `SWAP`: it writes the new record only where the old one still stands."""
+    values = [""] * 5 if old is None else _version(old)
+    if new is None:
+        return [*values, ""]
+    fields = {
+        **dict(zip(("principal", "method", "key"), new.identity, strict=True)),
+        "fingerprint": new.fingerprint,
+        "promise": new.promise.value,
+        "state": new.state.value,
+        "token": new.token,
+        "owner": new.owner,
+        "attempts": new.attempts,
+        "correlation_id": new.correlation_id,
+        "lease_until": _text(new.lease_until),
+        "created_at": _text(new.created_at),
+        "finished_at": None if new.finished_at is None else _text(new.finished_at),
+        "expires_at": _text(new.expires_at),
+        "outcome": new.outcome,
+    }
+    pairs = [part for pair in fields.items() if pair[1] is not None for part in pair]
+    return [*values, _text(new.expires_at), *pairs]
+
+
+def loaded(fields: Sequence[bytes], now: bytes) -> tuple[Record | None, float]:
+    """Make the record and the server's time out of what a script found."""
+    if not fields:
+        return None, float(now)
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    finished_at = values.get(b"finished_at")
+    record = Record(
+        identity=Identity(*(values[name].decode() for name in (b"principal", b"method", b"key"))),
+        fingerprint=values[b"fingerprint"],
+        promise=Promise(values[b"promise"].decode()),
+        state=State(values[b"state"].decode()),
+        token=int(values[b"token"]),
+        owner=values[b"owner"].decode(),
+        attempts=int(values[b"attempts"]),
+        correlation_id=values[b"correlation_id"].decode(),
+        lease_until=float(values[b"lease_until"]),
+        created_at=float(values[b"created_at"]),
+        finished_at=None if finished_at is None else float(finished_at),
+        expires_at=float(values[b"expires_at"]),
+        outcome=values.get(b"outcome"),
+    )
+    return record, float(now)
+
+
+def _version(record: Record) -> list[Any]:
+    return [
+        record.token,
+        record.owner,
+        record.state.value,
+        _text(record.lease_until),
+        _text(record.expires_at),
+    ]
+
+
+def _text(number: float) -> str:
+    return f"{number:.6f}"
