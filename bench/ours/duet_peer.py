@@ -1,0 +1,80 @@
+"""duet-rpc in the roles of the driver protocol; the one file that follows its API.
+
+The first argument may name a variant: `concurrent` serves with sixteen handlers in flight on an
+event loop, where the rest have one in flight and no loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from bench import driver
+from duet_rpc import Service
+from duet_rpc.policy import AGENT, EDITOR, replace
+
+VARIANTS = ("concurrent",)
+variant = sys.argv.pop(1) if sys.argv[1] in VARIANTS else ""
+policy = AGENT if variant == "concurrent" else replace(EDITOR, max_batch=50)
+
+service = Service()
+
+
+@service.query(inline=True)
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@service.query(inline=True)
+def echo(value: Any) -> Any:
+    return value
+
+
+def serve() -> None:
+    from duet_rpc import Server
+    from duet_rpc.logs import Logs
+
+    Server(service, policy=policy).run_stdio(logs=Logs(level="warn"))
+
+
+def dispatch() -> driver.Answer:
+    """A connection fed with whole messages: everything but framing and descriptors."""
+    from duet_rpc.connection import Connection
+    from duet_rpc.dispatch import Dispatcher
+
+    sent: list[bytes] = []
+
+    class Whole:
+        """Messages that need no framing, as on a transport that keeps boundaries itself."""
+
+        partial = False
+
+        def feed(self, data: bytes) -> list[bytes]:
+            return [data]
+
+        def encode(self, body: bytes) -> bytes:
+            return body
+
+    class Host:
+        """Runs handlers at once and keeps what is written."""
+
+        peer: Any = None
+        write = sent.append
+
+        def start(self, job: Any) -> None:
+            connection.finish(job, connection.run_lent(job))
+
+    framing: Any = Whole()
+    host: Any = Host()
+    connection = Connection(Dispatcher(service, policy), framing, host, id="bench")
+    receive = connection.receive
+
+    def answer(data: bytes) -> bytes | None:
+        receive(data)
+        return sent.pop() if sent else None
+
+    return answer
+
+
+if __name__ == "__main__":
+    driver.main(serve=serve, dispatch=dispatch)

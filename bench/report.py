@@ -1,0 +1,299 @@
+"""Figures to tables and a picture: medians, spread, ratios, goals."""
+
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from bench.roster import NODE, REQUIREMENTS, Peer
+from bench.work import ITEMS, Figure, Figures, Scale
+
+_UNITS = {"us": 1e6, "ms": 1e3, "MB": 1e-6, "kB": 1e-3, "/s": 1.0}
+
+
+class Results:
+    """Samples by figure and peer, as they come in."""
+
+    def __init__(self, peers: list[Peer]) -> None:
+        self.peers = peers
+        self._samples: dict[tuple[str, str, str], list[float]] = {}
+
+    def add(self, key: str, peer: Peer, figures: Figures) -> None:
+        for name, value in figures.items():
+            self._samples.setdefault((key, name, peer.name), []).append(value)
+
+    def samples(self, key: str, name: str, peer: str) -> list[float]:
+        return self._samples.get((key, name, peer), [])
+
+    def median(self, key: str, name: str, peer: str) -> float | None:
+        samples = self.samples(key, name, peer)
+        return statistics.median(samples) if samples else None
+
+    def rows(self) -> list[tuple[str, str, Figure]]:
+        """The figures that anyone has, in the order of the work items."""
+        seen = {(key, name) for key, name, _ in self._samples}
+        return [
+            (key, name, figure)
+            for key, item in ITEMS.items()
+            for name, figure in item.figures.items()
+            if (key, name) in seen
+        ]
+
+    @property
+    def reference(self) -> str:
+        """The column that the others are compared with: ours, where it takes part."""
+        return self.peers[0].name
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Ours is at most `most` times the other's figure (at least, for a rate)."""
+
+    work: str
+    figure: str
+    other: str
+    most: float
+    ours: str = "duet-rpc"
+    other_figure: tuple[str, str] | None = None
+
+
+GOALS = [
+    Goal("W3", "cpu", "vscode-jsonrpc", 1 / 12),
+    Goal("W3", "cpu", "python-lsp-jsonrpc", 1 / 3),
+    Goal("W3", "cpu", "pygls", 1 / 100),
+    Goal("W3", "cpu", "MCP SDK", 1 / 200),
+    Goal("W3", "cpu", "minimum", 1.5),
+    Goal("W3", "memory", "vscode-jsonrpc", 0.15),
+    Goal("W2", "rate", "vscode-jsonrpc", 5),
+    Goal("W2", "rate", "vscode-jsonrpc", 7, ours="duet-rpc on uvloop"),
+    Goal("W1", "one.p50", "vscode-jsonrpc", 1 / 2),
+    Goal("W1", "one.p50", "vscode-jsonrpc, bare client", 1 / 2, ours="duet-rpc, bare client"),
+    Goal("W1", "one.p50", "vscode-jsonrpc", 1 / 4, ours="duet-rpc on uvloop"),
+    Goal("W1", "one.p50", "vscode-jsonrpc", 1 / 5, ours="duet-rpc blocking"),
+    Goal("W1", "one.p99", "duet-rpc", 3, other_figure=("W1", "one.p50")),
+    Goal("W6", "cpu", "vscode-jsonrpc", 1 / 4),
+    Goal("W4", "cpu", "duet-rpc", 0.6, other_figure=("W3", "cpu")),
+    Goal("W4", "cpu", "jayson", 1 / 6),
+    Goal("W5", "records9.time", "vscode-jsonrpc", 1 / 1.7),
+    Goal("W5", "records9.time", "python-lsp-jsonrpc", 1 / 3),
+    Goal("W5", "records9.memory", "vscode-jsonrpc", 0.45),
+    Goal("W5", "text9.time", "vscode-jsonrpc", 1 / 2),
+    Goal("W5", "text9.time", "gRPC", 1, ours="duet-rpc raw"),
+    Goal("W7", "request", "codec alone", 1.5),
+    Goal("W7", "request", "jayson", 1 / 3),
+    Goal("W8", "answer", "vscode-jsonrpc", 0.6),
+]
+
+
+def ratios(results: Results) -> str:
+    """The one table: our median, and how many times better than each other we are."""
+    reference = results.reference
+    others = [peer.name for peer in results.peers if peer.name != reference]
+    table = [["work", reference, *others]]
+    for key, name, figure in results.rows():
+        base = results.median(key, name, reference)
+        cells = [f"{key} {figure.title}", _value(base, figure)]
+        for other in others:
+            value = results.median(key, name, other)
+            if value is None:
+                cells.append("")
+            elif base is None:
+                cells.append(_value(value, figure))
+            else:
+                cells.append(f"{_times(base, value, figure):.3g}×")
+        table.append(cells)
+    return _markdown(table)
+
+
+def _times(base: float, value: float, figure: Figure) -> float:
+    """Above one where the base is the better of the two."""
+    better, worse = (value, base) if figure.unit == "/s" else (base, value)
+    return worse / better if better > 0 else float("nan")
+
+
+def _value(value: float | None, figure: Figure) -> str:
+    if value is None:
+        return ""
+    shown = value * _UNITS[figure.unit]
+    number = f"{shown:,.0f}" if abs(shown) >= 1000 else f"{shown:.3g}"
+    return f"{number} {figure.unit}".replace(" us", " µs").replace(" /s", "/s")
+
+
+def _markdown(table: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in table
+    ]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([lines[0], "| " + " | ".join(rule) + " |", *lines[1:]])
+
+
+def goals(results: Results) -> str:
+    """What we set out to reach, and what this run shows."""
+    table = [["work", "ours", "against", "goal", "this run", ""]]
+    for goal in GOALS:
+        figure = ITEMS[goal.work].figures[goal.figure]
+        ours = results.median(goal.work, goal.figure, goal.ours)
+        key, name = goal.other_figure or (goal.work, goal.figure)
+        other = results.median(key, name, goal.other)
+        if ours is None or other is None:
+            continue
+        ratio = ours / other
+        at_least = figure.unit == "/s"
+        reached = ratio >= goal.most if at_least else ratio <= goal.most
+        against = goal.other
+        if goal.other_figure:
+            against += f", {key} {ITEMS[key].figures[name].title}"
+        table.append([
+            f"{goal.work} {figure.title}",
+            goal.ours,
+            against,
+            f"{'at least' if at_least else 'at most'} {goal.most:.3g}×",
+            f"{ratio:.3g}×",
+            "reached" if reached else "not reached",
+        ])  # fmt: skip
+    return _markdown(table) if len(table) > 1 else ""
+
+
+def details(results: Results) -> str:
+    """Every median with the least and the greatest sample."""
+    table = [["work", "who", "median", "least", "greatest", "samples"]]
+    for key, name, figure in results.rows():
+        for peer in results.peers:
+            samples = results.samples(key, name, peer.name)
+            if samples:
+                shown = (statistics.median(samples), min(samples), max(samples))
+                values = [_value(value, figure) for value in shown]
+                table.append([f"{key} {figure.title}", peer.name, *values, str(len(samples))])
+    return _markdown(table)
+
+
+def machine() -> list[str]:
+    """What it ran on, without a name or a path."""
+    model = "unknown processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"model name\s*: (.+)", cpuinfo.read_text(encoding="utf-8"))
+        model = found[1] if found else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    lines = [
+        f"{len(os.sched_getaffinity(0))} cores, {model}, {memory:.0f} GiB, {platform.system()}",
+        f"Python {platform.python_version()}",
+    ]
+    try:
+        node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True)
+        lines.append(f"Node {node.stdout.strip().lstrip('v')}")
+    except (OSError, subprocess.CalledProcessError):
+        lines.append("no Node")
+    return lines
+
+
+def versions() -> list[str]:
+    package = (NODE / "package.json").read_text(encoding="utf-8")
+    node = re.findall(r'"([a-z-]+)": "(\d[\w.]*)"', package)
+    pins = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    python = [line.split("==") for line in pins if "==" in line]
+    return [f"{name} {version}" for name, version in [*node, *python]]
+
+
+def write(results: Results, scale: Scale, folder: Path) -> None:
+    """Write the tables and the picture of this run."""
+    folder.mkdir(exist_ok=True)
+    size = f"{scale.repetitions} repetitions, medians; everyone in turn inside each."
+    text = f"""# Results
+
+{datetime.now(UTC):%Y-%m-%d}. {size}
+
+{". ".join(machine())}. Peers: {", ".join(versions())}.
+
+![the main figures](latest.svg)
+
+## Goals
+
+{goals(results)}
+
+## Ratios
+
+Our own figure, then how many times better we are than each other; below 1× the other is better.
+
+{ratios(results)}
+
+## Medians and spread
+
+{details(results)}
+"""
+    Path(folder, "latest.md").write_text(text, encoding="utf-8")
+    Path(folder, "latest.svg").write_text(picture(results), encoding="utf-8")
+
+
+_PICTURED = [
+    ("W3", "cpu"),
+    ("W1", "one.p50"),
+    ("W2", "rate"),
+    ("W6", "cpu"),
+    ("W7", "request"),
+    ("W8", "answer"),
+    ("W3", "memory"),
+    ("W5", "records9.time"),
+]
+_COLOURS = {"ours": "#2563eb", "peer": "#9ca3af", "limit": "#d1d5db"}
+_PANEL, _BAR, _NAME = 460, 18, 150
+
+
+def picture(results: Results) -> str:
+    """Bars for the main figures, drawn on a logarithmic scale because they span three decades."""
+    figures = {(key, name): figure for key, name, figure in results.rows()}
+    panels = [
+        panel
+        for key, name in _PICTURED
+        if (key, name) in figures
+        for panel in [_panel(results, key, name, figures[key, name])]
+    ]
+    heights = [0, 0]
+    drawn = []
+    for panel, height in panels:
+        column = 0 if heights[0] <= heights[1] else 1
+        x, y = 20 + column * (_PANEL + 20), 50 + heights[column]
+        drawn.append(f'<g transform="translate({x},{y})">{panel}</g>')
+        heights[column] += height + 20
+    width, height = 2 * _PANEL + 60, max(heights) + 80
+    caption = escape(". ".join(machine()))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" font-size="12">'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>'
+        f'<text x="20" y="28" font-size="16" font-weight="600" fill="#111827">'
+        f"Side by side (logarithmic bars)</text>"
+        f"{''.join(drawn)}"
+        f'<text x="20" y="{height - 12}" fill="#6b7280">{caption}</text></svg>\n'
+    )
+
+
+def _panel(results: Results, key: str, name: str, figure: Figure) -> tuple[str, int]:
+    found = [(peer, results.median(key, name, peer.name)) for peer in results.peers]
+    bars = [(peer, value) for peer, value in found if value is not None and value > 0]
+    bars.sort(key=lambda bar: bar[1], reverse=figure.unit == "/s")
+    least = min(value for _, value in bars) / 2
+    span = max(value for _, value in bars) / least
+    better = "more is better" if figure.unit == "/s" else "less is better"
+    title = escape(f"{key}: {ITEMS[key].title}: {figure.title} ({better})")
+    parts = [f'<text y="12" font-weight="600" fill="#111827">{title}</text>']
+    for number, (peer, value) in enumerate(bars):
+        y = 22 + number * (_BAR + 4)
+        length = (_PANEL - _NAME - 80) * math.log(value / least) / math.log(span)
+        parts.append(
+            f'<text x="{_NAME - 6}" y="{y + 13}" text-anchor="end" fill="#374151">'
+            f"{escape(peer.name)}</text>"
+            f'<rect x="{_NAME}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2" '
+            f'fill="{_COLOURS[peer.kind]}"/>'
+            f'<text x="{_NAME + length + 5:.1f}" y="{y + 13}" fill="#374151">'
+            f"{escape(_value(value, figure))}</text>"
+        )
+    return "".join(parts), 22 + len(bars) * (_BAR + 4)

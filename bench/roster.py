@@ -1,0 +1,167 @@
+"""Who takes part: ours, the peers, the limits; what each can do and how it is started.
+
+A peer is a program that speaks the driver protocol (`driver.py`) and a note of how it spells its
+messages. Nothing here measures anything.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+ENVIRONMENT = HERE / ".peers" / "python"
+REQUIREMENTS = HERE / "peers" / "python" / "requirements.txt"
+NODE = HERE / "peers" / "node"
+
+OURS_PYTHON = sys.executable
+PEERS_PYTHON = str(ENVIRONMENT / "bin" / "python")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One column of the table."""
+
+    name: str
+    program: tuple[str, ...]
+    """The command line without its role."""
+    roles: frozenset[str]
+    """What it takes part in: `serve`, `listen`, `batch`, `dispatch`; for clients `one`, `window`,
+    `rounds` and `echo`, by the plans of the driver protocol."""
+    imports: tuple[str, ...] = ()
+    """A command that does nothing but load the library."""
+    framing: Literal["header", "line"] = "header"
+    link: Literal["pipe", "socket"] = "pipe"
+    """What the server wants in place of stdin and stdout."""
+    tools: bool = False
+    """Whether its methods are MCP tools, called after a handshake."""
+    slowness: int = 1
+    """How many times fewer requests it is given; the cost of one does not depend on it."""
+    server: tuple[str, ...] = ()
+    """Another program than its own, for a client that is to call it."""
+    kind: Literal["ours", "peer", "limit"] = "peer"
+    path: tuple[Path, ...] = (ROOT,)
+    """Where its Python modules come from."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, self.path)))
+
+    def usable(self) -> bool:
+        """Whether its program is there and its library can be loaded."""
+        if not Path(self.program[1]).exists():
+            return False
+        done = subprocess.run(self.imports, env=self.environment, capture_output=True)
+        return done.returncode == 0
+
+
+def ours(root: Path = ROOT, name: str = "duet-rpc") -> list[Peer]:
+    """Our own columns, from the working tree or from a checkout of another revision."""
+
+    program = (OURS_PYTHON, str(root / "bench" / "ours" / "duet_peer.py"))
+
+    def column(suffix: str, roles: str, *words: str) -> Peer:
+        return Peer(
+            name + suffix,
+            (*program, *words),
+            frozenset(roles.split()),
+            imports=(OURS_PYTHON, "-c", "from duet_rpc import Service"),
+            kind="ours",
+            path=(root / "src", root),
+        )
+
+    return [
+        column("", "serve dispatch batch"),
+        column(" concurrent", "serve batch", "concurrent"),
+        _bare_client(column("", "")),
+    ]
+
+
+def peers() -> list[Peer]:
+    """The peers and the limits, in the order of the table."""
+    vscode = _node(
+        "vscode-jsonrpc",
+        "vscode",
+        "vscode-jsonrpc/lib/node/main.js",
+        "serve listen one window rounds echo",
+    )
+    return [
+        vscode,
+        _bare_client(vscode),
+        _node("jayson", "jayson", "jayson", "serve listen dispatch batch",
+              framing="line", link="socket"),
+        _python("python-lsp-jsonrpc", "pylsp", "pylsp_jsonrpc.endpoint",
+                "serve one window rounds echo dispatch"),
+        _python("aiorpcX", "aiorpcx", "aiorpcx",
+                "serve listen one window rounds echo dispatch batch",
+                framing="line", link="socket", slowness=5),
+        _python("pygls", "pygls", "pygls.server", "serve one window rounds echo", slowness=20),
+        _python("MCP SDK", "mcp", "mcp.server.lowlevel", "serve one window echo",
+                framing="line", tools=True, slowness=40),
+        _python("pjrpc", "pjrpc", "pjrpc.server", "serve dispatch batch", slowness=5),
+        _python("jsonrpcserver", "jsonrpcserver", "jsonrpcserver", "serve dispatch batch",
+                slowness=5),
+        _python("gRPC", "grpc", "grpc", "one window echo", slowness=20),
+        _limit("minimum", "minimum", "serve one window rounds echo dispatch"),
+        _limit("minimum, joined writes", "minimum", "serve window", "joined"),
+        _limit("raw echo", "echo", "one"),
+        _limit("codec alone", "codec", "dispatch dispatch-batch"),
+    ]  # fmt: skip
+
+
+def _bare_client(peer: Peer) -> Peer:
+    """A server called by the client of the minimum: what the server alone adds to a round trip."""
+    bare = _limit("", "minimum", "one")
+    return replace(
+        peer,
+        name=f"{peer.name}, bare client",
+        program=bare.program,
+        roles=bare.roles,
+        server=peer.program,
+    )
+
+
+def _python(name: str, script: str, module: str, roles: str, **more: Any) -> Peer:
+    program = (PEERS_PYTHON, str(HERE / "peers" / "python" / f"{script}_peer.py"))
+    load = (PEERS_PYTHON, "-c", f"import {module}")
+    return Peer(name, program, frozenset(roles.split()), imports=load, **more)
+
+
+def _node(name: str, script: str, module: str, roles: str, **more: Any) -> Peer:
+    node = shutil.which("node") or "node"
+    program = (node, str(NODE / f"{script}_peer.js"))
+    load = (node, "-e", f"require({str(NODE / 'node_modules' / module)!r})")
+    return Peer(name, program, frozenset(roles.split()), imports=load, **more)
+
+
+def _limit(name: str, script: str, roles: str, *words: str) -> Peer:
+    program = (OURS_PYTHON, str(HERE / "limits" / f"{script}.py"), *words)
+    load = (OURS_PYTHON, "-c", "import msgspec")
+    return Peer(name, program, frozenset(roles.split()), imports=load, kind="limit")
+
+
+def set_up() -> Iterator[str]:
+    """Install the peers where they are missing or older than their pins; tell what is done."""
+    wanted = REQUIREMENTS.read_text(encoding="utf-8")
+    stamp = ENVIRONMENT / "installed.txt"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        yield "installing the Python peers"
+        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
+        install = [PEERS_PYTHON, "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)]
+        subprocess.run(install, check=True)
+        stamp.write_text(wanted, encoding="utf-8")
+    if shutil.which("npm") is None:
+        yield "npm is not installed: the Node peers are left out"
+        return
+    package = (NODE / "package.json").read_text(encoding="utf-8")
+    stamp = NODE / "node_modules" / "installed.json"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != package:
+        yield "installing the Node peers"
+        quiet = ["--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(["npm", "install", *quiet], cwd=NODE, check=True)
+        stamp.write_text(package, encoding="utf-8")

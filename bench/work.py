@@ -1,0 +1,317 @@
+"""The work items: what is done to a peer, and which figures come out.
+
+Each item is a function from a peer and a scale to figures. One call is one repetition for one peer;
+who is asked, how often and in which order is decided elsewhere (`__main__.py`).
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import processes, wire
+from bench.processes import CLIENT_CORE, SERVER_CORE
+from bench.roster import HERE, OURS_PYTHON, Peer
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row of the table."""
+
+    title: str
+    unit: str
+    """`us`, `ms`, `MB`, `kB` or `/s`; all but the last are better when smaller."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done in one repetition."""
+
+    repetitions: int
+    stream: int
+    trips: int
+    window: int
+    rounds: int
+    dispatched: int
+    starts: int
+    large: tuple[int, ...]
+    connections: int
+    flood: float
+    commands: int
+
+
+FULL = Scale(
+    repetitions=7, stream=100_000, trips=5_000, window=50_000, rounds=50_000, dispatched=50_000,
+    starts=5, large=(1, 9), connections=1_000, flood=2.0, commands=2_000,
+)  # fmt: skip
+QUICK = Scale(
+    repetitions=1, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
+    starts=2, large=(1,), connections=200, flood=0.5, commands=200,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Item:
+    """One kind of work and the role that a peer needs for it."""
+
+    title: str
+    role: str
+    run: Callable[[Peer, Scale], Figures]
+    figures: dict[str, Figure]
+
+
+def round_trips(peer: Peer, scale: Scale) -> Figures:
+    """W1: one request at a time, the peer's own client to its own server."""
+    count = max(200, scale.trips // min(peer.slowness, 5))
+    plan = {"work": "one", "width": 1, "count": count, "warmup": count}
+    figures = {}
+    one, _ = processes.call(peer, plan, client_core=SERVER_CORE, server_core=SERVER_CORE)
+    figures["one.p50"], figures["one.p99"] = one["p50"], one["p99"]
+    if CLIENT_CORE != SERVER_CORE:
+        two, _ = processes.call(peer, plan)
+        figures["two.p50"], figures["two.p99"] = two["p50"], two["p99"]
+    return figures
+
+
+def window(peer: Peer, scale: Scale) -> Figures:
+    """W2: 64 requests in flight, own client to own server."""
+    count = max(1_000, scale.window // peer.slowness)
+    plan = {"work": "window", "width": 64, "count": count, "warmup": 200}
+    few, base = processes.call(peer, plan | {"count": 200})
+    many, used = processes.call(peer, plan)
+    server = (used.cpu - base.cpu) / (count - 200)
+    return {
+        "rate": count / many["wall"],
+        "cpu": many["cpu"] / count + max(server, 0.0),
+    }
+
+
+def prepared_stream(peer: Peer, scale: Scale) -> Figures:
+    """W3: a prepared stream of small requests through stdin."""
+    cpu, memory = _stream(peer, scale.stream // peer.slowness, batch=0)
+    return {"cpu": cpu, "memory": memory}
+
+
+def batches(peer: Peer, scale: Scale) -> Figures:
+    """W4: the same stream in batches of 50, per item."""
+    return {"cpu": _stream(peer, scale.stream // peer.slowness, batch=50)[0]}
+
+
+def _stream(peer: Peer, count: int, batch: int) -> tuple[float, float]:
+    """Processor time of one request, start-up taken off, and the peak of memory."""
+    few = min(500, count // 10)
+
+    def run(count: int) -> processes.Used:
+        data = wire.handshake(peer) + wire.stream(peer, count, batch)
+        answers = (count // batch if batch else count) + peer.tools
+        got, used = processes.feed(peer, data, answers)
+        wire.check(peer, got, count)
+        return used
+
+    base, whole = run(few), run(count)
+    return (whole.cpu - base.cpu) / (count - few), whole.memory
+
+
+def large_echoes(peer: Peer, scale: Scale) -> Figures:
+    """W5: large values there and back, own client to own server."""
+    figures = {}
+    for kind in ("text", "records"):
+        for megabytes in scale.large:
+            payload = _payload(kind, megabytes)
+            count = 4 if megabytes > 1 else 10
+            plan = {
+                "work": "echo", "width": 1, "count": count, "warmup": 1, "payload": str(payload),
+            }  # fmt: skip
+            found, used = processes.call(peer, plan)
+            figures[f"{kind}{megabytes}.time"] = found["p50"]
+            figures[f"{kind}{megabytes}.memory"] = used.memory
+    return figures
+
+
+def _payload(kind: str, megabytes: int) -> Path:
+    """A JSON file of about that many bytes, the same for everyone."""
+    path = HERE / ".peers" / f"{kind}{megabytes}.json"
+    if not path.exists():
+        size = megabytes * 1_000_000
+        line = "The quick brown fox jumps over the lazy dog, again and again. "
+        value: object = (line * (size // len(line) + 1))[:size]
+        if kind == "records":
+            value = [
+                {
+                    "id": number,
+                    "name": f"record number {number}",
+                    "price": number / 4,
+                    "tags": ["first", "second"],
+                    "active": number % 2 == 0,
+                }
+                for number in range(size // 97)
+            ]
+        path.write_text(json.dumps(value, separators=(",", ":")), encoding="utf-8")
+    return path
+
+
+def thousand_open(peer: Peer, scale: Scale) -> Figures:
+    """W6: a client with 1,000 calls open, answered in random order by a scripted server."""
+    count = max(2_000, scale.rounds // peer.slowness)
+    plan = {"work": "rounds", "width": 1_000, "count": count, "warmup": 1_000}
+    script = (OURS_PYTHON, str(HERE / "limits" / "shuffle.py"), peer.framing)
+    found, _ = processes.call(peer, plan, server=script)
+    return {"cpu": found["cpu"] / count}
+
+
+def dispatcher(peer: Peer, scale: Scale) -> Figures:
+    """W7: bytes to bytes in one process."""
+    kinds = ["request", "notification"]
+    if peer.roles & {"batch", "dispatch-batch"}:
+        kinds.append("batch")
+    count = str(scale.dispatched // min(peer.slowness, 5))
+    return {
+        kind: processes.measure(peer, "dispatch", kind, count)["seconds"]
+        for kind in kinds
+        if not (peer.name.startswith("minimum") and kind != "request")
+    }
+
+
+def cold_start(peer: Peer, scale: Scale) -> Figures:
+    """W8: loading the library, and from spawn to the first answer."""
+    nothing = (*peer.imports[:-1], "0")
+    loads, starts = [], []
+    with processes.pinned(SERVER_CORE):
+        for _ in range(scale.starts):
+            loads.append(_time(peer, peer.imports) - _time(peer, nothing))
+            starts.append(_first_answer(peer))
+    return {"import": statistics.median(loads), "answer": statistics.median(starts)}
+
+
+def _time(peer: Peer, command: tuple[str, ...]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, env=peer.environment, check=True)
+    return time.perf_counter() - start
+
+
+def _first_answer(peer: Peer) -> float:
+    hello = wire.handshake(peer) + wire.frame(peer, wire.request(peer, 0))
+    start = time.perf_counter()
+    with processes.serving(peer, list(peer.program)) as (reading, writing):
+        os.write(writing, hello)
+        got = processes.read_answers(reading, wire.end_mark(peer), 1 + peer.tools)
+        taken = time.perf_counter() - start
+    wire.check(peer, got, 1)
+    return taken
+
+
+def idle_connections(peer: Peer, scale: Scale) -> Figures:
+    """W9: memory of the server for each connection that has made one call and waits."""
+    processes.allow_descriptors(2 * scale.connections + 100)
+    message = wire.frame(peer, wire.request(peer, 0))
+    with processes.listening(peer) as (path, pid):
+
+        def open_one() -> Any:
+            connection = processes.connect(path)
+            connection.sendall(message)
+            got = processes.read_answers(connection.fileno(), wire.end_mark(peer), 1)
+            wire.check(peer, got, 1)
+            return connection
+
+        # The first few pay for code and pools that the later ones share.
+        connections = [open_one() for _ in range(20)]
+        before = processes.resident(pid)
+        connections += [open_one() for _ in range(scale.connections)]
+        grown = processes.resident(pid) - before
+        for connection in connections:
+            connection.close()
+    return {"memory": grown / scale.connections}
+
+
+def fairness(peer: Peer, scale: Scale) -> Figures:
+    """W10: round trips on one connection, alone and while another floods the server."""
+    with processes.listening(peer) as (path, _):
+        quiet = _latencies(peer, path, scale.flood)
+        flood = wire.stream(peer, 1_000)
+        flooder = processes.connect(path)
+        stop = threading.Event()
+
+        def push() -> None:
+            while not stop.is_set():
+                flooder.sendall(flood)
+
+        def drain() -> None:
+            while flooder.recv(1 << 16):
+                pass
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (push, drain)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        busy = _latencies(peer, path, scale.flood)
+        stop.set()
+        flooder.shutdown(2)
+    return {"alone": quiet, "flooded": busy}
+
+
+def _latencies(peer: Peer, path: str, seconds: float) -> float:
+    """The 99th percentile of round trips made one by one for a while."""
+    connection = processes.connect(path)
+    message = wire.frame(peer, wire.request(peer, 0))
+    taken: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < deadline or len(taken) < 3:
+        connection.sendall(message)
+        processes.read_answers(connection.fileno(), wire.end_mark(peer), 1)
+        taken.append(time.perf_counter() - start)
+    connection.close()
+    return sorted(taken)[len(taken) * 99 // 100]
+
+
+ITEMS: dict[str, Item] = {
+    "W1": Item("one at a time, own client and server", "one", round_trips, {
+        "one.p50": Figure("one core, p50", "us"),
+        "one.p99": Figure("one core, p99", "us"),
+        "two.p50": Figure("two cores, p50", "us"),
+        "two.p99": Figure("two cores, p99", "us"),
+    }),
+    "W2": Item("64 in flight, own client and server", "window", window, {
+        "rate": Figure("requests per second", "/s"),
+        "cpu": Figure("CPU of both ends per request", "us"),
+    }),
+    "W3": Item("prepared stream through stdin", "serve", prepared_stream, {
+        "cpu": Figure("server CPU per request", "us"),
+        "memory": Figure("server peak memory", "MB"),
+    }),
+    "W4": Item("batches of 50 through stdin", "batch", batches, {
+        "cpu": Figure("server CPU per item", "us"),
+    }),
+    "W5": Item("large echo, own client and server", "echo", large_echoes, {
+        f"{kind}{size}.{what}": Figure(f"{size} MB of {kind}, {title}", unit)
+        for kind in ("text", "records")
+        for size in (1, 9)
+        for what, title, unit in (("time", "time", "ms"), ("memory", "server peak memory", "MB"))
+    }),
+    "W6": Item("client with 1,000 open, random order", "rounds", thousand_open, {
+        "cpu": Figure("client CPU per request", "us"),
+    }),
+    "W7": Item("dispatcher, bytes to bytes", "dispatch", dispatcher, {
+        "request": Figure("request", "us"),
+        "notification": Figure("notification", "us"),
+        "batch": Figure("batch item", "us"),
+    }),
+    "W8": Item("cold start", "serve", cold_start, {
+        "import": Figure("import", "ms"),
+        "answer": Figure("spawn to first answer", "ms"),
+    }),
+    "W9": Item("idle connections on a unix socket", "listen", idle_connections, {
+        "memory": Figure("server memory per connection", "kB"),
+    }),
+    "W10": Item("round trips while another connection floods", "listen", fairness, {
+        "alone": Figure("p99 alone", "us"),
+        "flooded": Figure("p99 while flooded", "us"),
+    }),
+}  # fmt: skip
