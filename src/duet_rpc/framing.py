@@ -101,11 +101,12 @@ _LARGE = 64 * 1024
 """What a transport reads at once, and from where on a body counts as large."""
 
 _KNOWN: dict[bytes, int] = {}
-"""Header sections that were found good, and the length each gives. To recognise one costs a tenth
-of reading it. Filled as they come: to build a table would cost each start of a daemon milliseconds.
-"""
+"""Header sections that were found good, and the length that each gives: to recognise one costs a
+tenth of reading it. Filled as they come, for a ready table would delay each start of a daemon."""
 _KNOWN_ENTRIES = 4096
-_KNOWN_BYTES = 128
+_KNOWN_SIZES = range(22, 129)
+"""From the plainest header of a body of 10 bytes on. No shorter ones, for the first look-up would
+take one at the end of the data for one of its own size."""
 
 
 class HeaderFraming:
@@ -124,7 +125,7 @@ class HeaderFraming:
         self._max_message_bytes = max_message_bytes
         self._max_header_bytes = max_header_bytes
         # What others found good may break a tighter limit; then this framing finds out by itself.
-        tight = max_message_bytes < _LARGE or max_header_bytes < _KNOWN_BYTES
+        tight = max_message_bytes < _LARGE or max_header_bytes < _KNOWN_SIZES.stop
         self._known = {} if tight else _KNOWN
         self._state: _State = HeaderFraming._between
         self._started = 0
@@ -198,11 +199,13 @@ class HeaderFraming:
             elif (length := known(data[at : at + 23])) is not None:
                 start = at + 23
             else:
-                start = data.find(b"\r\n\r\n", at, at + _KNOWN_BYTES) + 4
+                start = data.find(b"\r\n\r\n", at, at + _KNOWN_SIZES.stop) + 4
                 if (length := known(data[at:start])) is None:
                     break
             if (stop := start + length) > size:
-                break
+                self._started += 1
+                self._missing, self._state = length, HeaderFraming._collect
+                return start
             events.append(data[start:stop])
             at = stop
         if at > begin:
@@ -294,7 +297,7 @@ class HeaderFraming:
             events.append(self._refusal)
             self._state = HeaderFraming._skip if length else HeaderFraming._between
             return start
-        if start - at <= _KNOWN_BYTES and length <= _LARGE:
+        if start - at in _KNOWN_SIZES and length <= _LARGE:
             if len(self._known) >= _KNOWN_ENTRIES:
                 self._known.clear()
             self._known[data[at:start]] = length
@@ -432,7 +435,8 @@ class LineFraming:
                 events.append(self._oversize())
             elif body := line.strip(_BLANKS):
                 events.append(body)
-        self._extend(rest, events)
+        if rest:
+            self._extend(rest, events)
         return events
 
     def _extend(self, piece: bytes, events: list[Event]) -> None:
@@ -464,7 +468,7 @@ class LineFraming:
         self._line, self._dropping = bytearray(), self._dropping or expired
         return expired
 
-    def space(self) -> None:
+    def space(self) -> memoryview | None:
         return None
 
     def filled(self, count: int) -> list[Event]:
