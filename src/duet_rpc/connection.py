@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from duet_rpc.calls import CANCEL, PROGRESS, Calls
 from duet_rpc.context import Peer
 from duet_rpc.dispatch import Dispatcher, Job, error_member
 from duet_rpc.errors import (
     Cancelled,
-    InvalidAnswer,
     InvalidRequest,
     MethodNotFound,
     Overloaded,
@@ -35,22 +35,16 @@ from duet_rpc.messages import (
     NULL,
     Batch,
     Invalid,
-    Message,
     Notification,
     Request,
     Response,
     Single,
     TooLarge,
     decode,
-    decode_error,
     encode_batch,
     encode_error,
-    encode_notification,
-    encode_request,
 )
 from duet_rpc.service import Promise
-
-CANCEL = "$/cancelRequest"
 
 RETRY_AFTER_MS = 100
 """What a refused caller is told to wait: a few times what a quick handler needs."""
@@ -83,12 +77,9 @@ class Host(Protocol):
         """The other end, as handlers see it."""
         ...
 
-
-class Waiter(Protocol):
-    """Somebody who waits for the answer to a call of ours."""
-
-    def settle(self, result: bytes | None, error: Exception | None) -> None:
-        """Take the raw result, or the error; called exactly once."""
+    @property
+    def behind(self) -> bool:
+        """The peer has not taken what we sent; calls of our own wait."""
         ...
 
 
@@ -98,8 +89,6 @@ class Stats(Struct):
     requests: int = 0
     faults: int = 0
     refused: int = 0
-    unmatched_answers: int = 0
-    """Answers that no open call was waiting for: late, repeated, or never asked for."""
 
 
 class _Batch:
@@ -156,6 +145,9 @@ class Connection:
         self.id = id
         self.principal = principal
         self.stats = Stats()
+        self.unmatched_answers = 0
+        """Answers that no open call was waiting for: late, repeated, or never asked for."""
+        self.max_depth = policy.max_depth
         self.congested = False
         """Set by the host while the peer does not read; nothing is started meanwhile."""
         self.broken = False
@@ -180,8 +172,9 @@ class Connection:
         self._active = 0
         self._by_id: dict[bytes, _Waiting | Job] = {}
         self._out: list[bytes] = []
-        self._calls: dict[int, Waiter] = {}
-        self._last_call = 0
+        self.calls = Calls(self, host)
+        """What we asked of the peer."""
+        self._open_calls = self.calls.open
         self._last_was_broken = False
 
     # What the host asks.
@@ -203,11 +196,6 @@ class Connection:
     def wants_data(self) -> bool:
         """Whether the host should read on."""
         return not (self.congested or self.broken or (self._arrived and not self.refusing))
-
-    @property
-    def open_calls(self) -> int:
-        """How many calls of ours wait for their answer."""
-        return len(self._calls)
 
     # Bytes in.
 
@@ -247,6 +235,8 @@ class Connection:
                 if self.full and not self.refusing:
                     break
                 body = arrived.popleft()
+                if self._open_calls and self.calls.take_answer(body):
+                    continue
                 if answer_at_once is not None and not self._by_id and not self._active:
                     if body.__class__ is not Fault and not self.closing:
                         baton.append(None)
@@ -258,7 +248,7 @@ class Connection:
                         if answer is not None:
                             self.stats.requests += 1
                             self._last_was_broken = False
-                            self._send(encode(answer))
+                            self.send(encode(answer))
                             continue
                 self._take(body)
             else:
@@ -285,7 +275,8 @@ class Connection:
             out.clear()
             self._host.write(data)
 
-    def _send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
+        """Have a frame sent, together with those that are ready with it."""
         self._out.append(frame)
         if len(self._out) >= self._join:
             self.flush()
@@ -296,7 +287,7 @@ class Connection:
         if isinstance(body, Fault):
             self._take_fault(body)
             return
-        message = decode(body, self._policy.max_depth, self._policy.max_batch)
+        message = decode(body, self.max_depth, self._policy.max_batch)
         self._last_was_broken = type(message) is Invalid and isinstance(message.error, ParseError)
         if type(message) is Batch or type(message) is TooLarge:
             self._take_batch(message, len(body), may_start)
@@ -337,7 +328,7 @@ class Connection:
         self, message: Single, size: int, place: tuple[_Batch, int] | None, may_start: bool
     ) -> None:
         if type(message) is Response:
-            self._settle(message)
+            self.calls.settle(message)
             self._no_answer(place)
         elif type(message) is Invalid:
             self.stats.faults += 1
@@ -354,6 +345,9 @@ class Connection:
             self.stats.requests += 1
             if message.method == CANCEL:
                 self._take_cancel(message, place)
+                return
+            if message.method == PROGRESS and self.calls.take_progress(message.params):
+                self._no_answer(place)
                 return
             waiting = _Waiting(message, size, place)
             refusal = self._register(message, waiting)
@@ -416,7 +410,7 @@ class Connection:
         self.finished += 1
         if job.id is None:
             if member.startswith(b'"error"'):
-                self._note("error", "notification failed", job.method.name, None)
+                self.note("error", "notification failed", job.method.name, None)
         elif not job.answered:
             self._answer_job(job, member)
 
@@ -484,7 +478,7 @@ class Connection:
         try:
             id = bytes(_decode_cancel(message.params or b"{}").id)
         except (msgspec.DecodeError, RecursionError):
-            self._note("error", "cancellation without an id", CANCEL, None)
+            self.note("error", "cancellation without an id", CANCEL, None)
         else:
             found = self._by_id.get(id)
             if type(found) is Job:
@@ -505,11 +499,11 @@ class Connection:
     ) -> None:
         """Tell that a request was not started: by an answer, or by a log line if it wants none."""
         if type(message) is Request:
-            self._note("warn", error.message, message.method, message.id)
+            self.note("warn", error.message, message.method, message.id)
             self._send_answer(encode_error(message.id, error), place)
             return
         severity = "warn" if isinstance(error, MethodNotFound) else "error"
-        self._note(severity, error.message, message.method, None)
+        self.note(severity, error.message, message.method, None)
         if isinstance(error, InvalidRequest) and self._policy.answers_refused_notifications:
             self._send_answer(encode_error(NULL, error), place)
         else:
@@ -536,7 +530,7 @@ class Connection:
 
     def _send_answer(self, answer: bytes, place: tuple[_Batch, int] | None) -> None:
         if place is None:
-            self._send(self.framing.encode(answer))
+            self.send(self.framing.encode(answer))
             return
         batch, index = place
         batch.answers[index] = answer
@@ -551,51 +545,8 @@ class Connection:
         if batch.missing == 0:
             answers = [answer for answer in batch.answers if answer is not None]
             if answers:
-                self._send(self.framing.encode(encode_batch(answers)))
+                self.send(self.framing.encode(encode_batch(answers)))
 
-    # Calls of our own.
-
-    def call(self, method: str, params: bytes | None, waiter: Waiter) -> int:
-        """Send a request; its waiter is registered before the bytes are written."""
-        self._last_call = id = self._last_call + 1
-        self._calls[id] = waiter
-        self._send(self.framing.encode(encode_request(id, method, params)))
-        self.flush()
-        return id
-
-    def notify(self, method: str, params: bytes | None) -> None:
-        """Send a notification."""
-        self._send(self.framing.encode(encode_notification(method, params)))
-        self.flush()
-
-    def forget(self, id: int, *, tell_peer: bool) -> None:
-        """Stop waiting for an answer; one that still comes is dropped and counted."""
-        if self._calls.pop(id, None) is not None and tell_peer:
-            self.notify(CANCEL, b'{"id":%d}' % id)
-
-    def lose(self, error: Exception) -> None:
-        """The connection is gone: every open call ends now."""
-        calls, self._calls = self._calls, {}
-        for waiter in calls.values():
-            waiter.settle(None, error)
-
-    def _settle(self, response: Response) -> None:
-        waiter = None
-        # Our ids are plain integers; one spelled in another way is not ours.
-        if response.id.isdigit() and (response.id[0] != 0x30 or len(response.id) == 1):
-            waiter = self._calls.pop(int(response.id), None)
-        if waiter is None:
-            self.stats.unmatched_answers += 1
-            self._note("warn", "an answer that nobody waits for", None, response.id)
-        elif response.error is None:
-            waiter.settle(response.result, None)
-        elif response.result is None and (error := decode_error(response.error)) is not None:
-            waiter.settle(None, error)
-        else:
-            waiter.settle(None, InvalidAnswer("the peer's answer has no valid result or error"))
-
-    def _note(self, severity: Any, text: str, method: str | None, id: bytes | None) -> None:
+    def note(self, severity: Any, text: str, method: str | None, id: bytes | None) -> None:
+        """Tell the log what happened on this connection."""
         self.dispatcher.log.note(severity, text, method=method, id=id, connection_id=self.id)
-
-
-__all__ = ["CANCEL", "Connection", "Host", "Message", "Stats", "Waiter"]

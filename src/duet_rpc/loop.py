@@ -163,6 +163,11 @@ class LoopHost:
         """The other end, for handlers."""
         return self
 
+    @property
+    def behind(self) -> bool:
+        """The peer has not taken what we sent."""
+        return self.outbox.size > 0
+
     async def _run_async(self, job: Job, timer: asyncio.TimerHandle | None) -> None:
         member = await self.connection.dispatcher.run_async(job)
         self._finish(job, member, timer)
@@ -185,7 +190,7 @@ class LoopHost:
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from a handler, on the loop or in a thread."""
-        self.on_loop(self.connection.notify, method, encode_params(params))
+        self.on_loop(self.connection.calls.notify, method, encode_params(params))
 
     def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
         """Call the peer from a handler."""
@@ -236,6 +241,7 @@ class LoopHost:
         if self.connection.congested and not self.outbox.over:
             self.connection.congested = False
             self.connection.go_on()
+        self.connection.calls.release_held()
         self._arrange()
 
     def _arrange(self) -> None:
@@ -309,7 +315,7 @@ class LoopHost:
                 timer.cancel()
         for task in list(self._tasks):
             task.cancel()
-        self.connection.lose(error or ConnectionLost("the connection was closed"))
+        self.connection.calls.lose(error or ConnectionLost("the connection was closed"))
         self.channel.close()
         self._on_end(self)
 
@@ -326,7 +332,7 @@ class _LoopReply:
         self._returns = returns
         self._settled = threading.Event()
         self._future: asyncio.Future[None] | None = None
-        self._result: bytes | None = None
+        self._result: Any = None
         self._error: Exception | None = None
         self._id = 0
         host.on_loop(self._send, method, params)
@@ -335,9 +341,13 @@ class _LoopReply:
         if self._host.closed:
             self.settle(None, ConnectionLost("the connection is closed"))
         else:
-            self._id = self._host.connection.call(method, params, self)
+            self._id = self._host.connection.calls.send(method, params, self)
+            self._host.connection.flush()
 
-    def settle(self, result: bytes | None, error: Exception | None) -> None:
+    def progress(self, value: Any) -> None:
+        """News of the call; nobody asked for them."""
+
+    def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer."""
         self._result, self._error = result, error
         self._settled.set()
@@ -361,7 +371,7 @@ class _LoopReply:
             finally:
                 connection.resume_slot()
                 if not self._settled.is_set():
-                    connection.forget(self._id, tell_peer=True)
+                    connection.calls.forget(self._id, tell_peer=True)
         return self._value()
 
     def result(self) -> Any:
@@ -381,7 +391,7 @@ class _LoopReply:
     def _resume(self) -> None:
         self._host.connection.resume_slot()
         if not self._settled.is_set():
-            self._host.connection.forget(self._id, tell_peer=True)
+            self._host.connection.calls.forget(self._id, tell_peer=True)
 
     def _value(self) -> Any:
         if not self._settled.is_set():

@@ -55,7 +55,7 @@ class ThreadHost:
         self._log = dispatcher.log
         self._logger = logger
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes)
-        self._mail: deque[Callable[[], None]] = deque()
+        self._mail: deque[Callable[[], object]] = deque()
         self._owner = threading.get_ident()
         self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
@@ -96,12 +96,17 @@ class ThreadHost:
         """The other end, for handlers."""
         return self
 
+    @property
+    def behind(self) -> bool:
+        """The peer has not taken what we sent."""
+        return self.outbox.size > 0
+
     # The peer, for handlers that run on our thread.
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from inside a handler."""
         encoded = encode_params(params)
-        self.lend_back(lambda: self.connection.notify(method, encoded))
+        self.lend_back(lambda: self.connection.calls.notify(method, encoded))
 
     def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
         """Call the peer from inside a handler."""
@@ -113,7 +118,7 @@ class ThreadHost:
             raise UsageError("this host was started without a logger")
         return self._logger(ctx)
 
-    def lend_back(self, action: Callable[[], None]) -> None:
+    def lend_back(self, action: Callable[[], object]) -> None:
         """Do something to the connection from inside a handler, or from a thread of a handler's."""
         if threading.get_ident() != self._owner:
             self._mail.append(action)
@@ -159,6 +164,7 @@ class ThreadHost:
         if self.connection.congested and not self.outbox.over:
             self.connection.congested = False
             self.connection.go_on()
+        self.connection.calls.release_held()
 
     def _readable(self) -> None:
         self.turns += 1
@@ -245,7 +251,7 @@ class ThreadHost:
 
     def close(self) -> None:
         """Let go of the descriptors; every open call ends."""
-        self.connection.lose(ConnectionLost("the connection was closed"))
+        self.connection.calls.lose(ConnectionLost("the connection was closed"))
         self.channel.close()
         for fd in (self._wake_read, self.wake_fd):
             os.close(fd)
@@ -341,15 +347,19 @@ class _BlockingReply:
         self._returns = returns
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._settled = threading.Event()
-        self._result: bytes | None = None
+        self._result: Any = None
         self._error: Exception | None = None
         self._id = 0
         host.lend_back(lambda: self._send(method, params))
 
     def _send(self, method: str, params: bytes | None) -> None:
-        self._id = self._host.connection.call(method, params, self)
+        self._id = self._host.connection.calls.send(method, params, self)
+        self._host.connection.flush()
 
-    def settle(self, result: bytes | None, error: Exception | None) -> None:
+    def progress(self, value: Any) -> None:
+        """News of the call; nobody asked for them."""
+
+    def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer."""
         self._result, self._error = result, error
         self._settled.set()
@@ -365,7 +375,7 @@ class _BlockingReply:
         else:
             host.lend_back(self._pump)
         if not self._settled.is_set():
-            host.lend_back(lambda: host.connection.forget(self._id, tell_peer=True))
+            host.lend_back(lambda: host.connection.calls.forget(self._id, tell_peer=True))
             raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
         if self._error is not None:
             raise self._error
