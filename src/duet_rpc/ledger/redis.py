@@ -72,7 +72,13 @@ class RedisStore:
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         """See `Store.commit`."""
         calls = [script(operation) for operation in operations]
-        replies = self._twice(lambda: self._run(calls))
+        try:
+            replies = self._twice(lambda: self._run(calls))
+        except UnicodeEncodeError as error:
+            if len(operations) == 1:
+                return [error]
+            # One of them cannot even be sent: find out which, and spare the others.
+            return [answer for each in operations for answer in self.commit([each])]
         return [
             self._answer(operation, reply)
             for operation, reply in zip(operations, replies, strict=True)

@@ -1,0 +1,103 @@
+"""One place to keep records per kind of store, empty at the start of each test."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from duet_rpc.ledger import Ledger, Store, open_store
+from tests.ledger.servers import Postgres, Valkey
+
+STORES = ("memory", "sqlite", "postgres", "valkey")
+SHARED = STORES[1:]
+TRANSACTIONAL = ("sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+        server.stop(signal.SIGINT)
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[Valkey]:
+    server = Valkey()
+    try:
+        server.start()
+        yield server
+        server.stop(signal.SIGTERM)
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which store; tests choose with `indirect` or take the default of their module."""
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    match kind:
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/commands.db"
+        case "postgres":
+            server: Postgres = request.getfixturevalue("postgres_server")
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                connection.execute("DROP TABLE IF EXISTS duet_commands, duet_schema, effects")
+            return server.url
+        case "valkey":
+            valkey: Valkey = request.getfixturevalue("valkey_server")
+            client = redis.Redis.from_url(valkey.url)
+            client.flushall()
+            client.close()
+            return valkey.url
+    return "memory:"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def make_ledger(store: Store) -> Iterator[Callable[..., Ledger]]:
+    """Make ledgers on the one store, as if each were a process of its own."""
+    made: list[Ledger] = []
+
+    def make(**settings: float) -> Ledger:
+        ledger = Ledger(store, **settings)  # type: ignore[arg-type]
+        made.append(ledger)
+        return ledger
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+@pytest.fixture
+def ledger(make_ledger: Callable[..., Ledger]) -> Ledger:
+    return make_ledger(wait=40.0)
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Callable[[], int]:
+    """Count the lines that handlers have put into the file of effects."""
+    path = tmp_path / "effects"
+
+    def count() -> int:
+        return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+    os.environ["DUET_TEST_EFFECTS"] = str(path)
+    return count

