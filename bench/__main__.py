@@ -40,7 +40,8 @@ def main() -> None:
             peers = [peer for peer in peers if any(peer.name.startswith(word) for word in wanted)]
         results = _run(_usable(peers), keys, scale)
     print(report.ratios(results))
-    if not arguments.compare and not arguments.only and not arguments.peers:
+    partial = arguments.quick or arguments.only or arguments.peers or arguments.compare
+    if not partial:
         report.write(results, scale, Path(ROOT, "bench", "results"))
 
 

@@ -153,7 +153,6 @@ def listening(peer: Peer) -> Iterator[tuple[str, int]]:
 
 def connect(path: str) -> socket.socket:
     found = socket.socket(socket.AF_UNIX)
-    found.settimeout(PATIENCE)
     for _ in range(100):
         try:
             found.connect(path)

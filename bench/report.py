@@ -85,8 +85,8 @@ GOALS = [
     Goal("W5", "records9.memory", "vscode-jsonrpc", 0.45),
     Goal("W5", "text9.time", "vscode-jsonrpc", 1 / 2),
     Goal("W5", "text9.time", "gRPC", 1, ours="duet-rpc raw"),
-    Goal("W7", "request", "codec alone", 1.5),
-    Goal("W7", "request", "jayson", 1 / 3),
+    Goal("W7", "request", "codec alone", 1.5, ours="duet-rpc dispatcher"),
+    Goal("W7", "request", "jayson", 1 / 3, ours="duet-rpc dispatcher"),
     Goal("W8", "answer", "vscode-jsonrpc", 0.6),
 ]
 
@@ -283,10 +283,13 @@ def _panel(results: Results, key: str, name: str, figure: Figure) -> tuple[str, 
     least = min(value for _, value in bars) / 2
     span = max(value for _, value in bars) / least
     better = "more is better" if figure.unit == "/s" else "less is better"
-    title = escape(f"{key}: {ITEMS[key].title}: {figure.title} ({better})")
-    parts = [f'<text y="12" font-weight="600" fill="#111827">{title}</text>']
+    title, under = escape(f"{key} {ITEMS[key].title}"), escape(f"{figure.title}, {better}")
+    parts = [
+        f'<text y="12" font-weight="600" fill="#111827">{title}</text>',
+        f'<text y="28" fill="#6b7280">{under}</text>',
+    ]
     for number, (peer, value) in enumerate(bars):
-        y = 22 + number * (_BAR + 4)
+        y = 38 + number * (_BAR + 4)
         length = (_PANEL - _NAME - 80) * math.log(value / least) / math.log(span)
         parts.append(
             f'<text x="{_NAME - 6}" y="{y + 13}" text-anchor="end" fill="#374151">'
@@ -296,4 +299,4 @@ def _panel(results: Results, key: str, name: str, figure: Figure) -> tuple[str, 
             f'<text x="{_NAME + length + 5:.1f}" y="{y + 13}" fill="#374151">'
             f"{escape(_value(value, figure))}</text>"
         )
-    return "".join(parts), 22 + len(bars) * (_BAR + 4)
+    return "".join(parts), 38 + len(bars) * (_BAR + 4)

@@ -22,6 +22,8 @@ NODE = HERE / "peers" / "node"
 OURS_PYTHON = sys.executable
 PEERS_PYTHON = str(ENVIRONMENT / "bin" / "python")
 
+_DISPATCH = "dispatch:request dispatch:notification dispatch:batch"
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -31,8 +33,8 @@ class Peer:
     program: tuple[str, ...]
     """The command line without its role."""
     roles: frozenset[str]
-    """What it takes part in: `serve`, `listen`, `batch`, `dispatch`; for clients `one`, `window`,
-    `rounds` and `echo`, by the plans of the driver protocol."""
+    """What it takes part in: as a server `serve`, `listen`, `batch`; as a client the plans of the
+    driver protocol, `one`, `window`, `rounds`, `echo`; in process `dispatch:` and a kind."""
     imports: tuple[str, ...] = ()
     """A command that does nothing but load the library."""
     framing: Literal["header", "line"] = "header"
@@ -76,8 +78,9 @@ def ours(root: Path = ROOT, name: str = "duet-rpc") -> list[Peer]:
         )
 
     return [
-        column("", "serve dispatch batch"),
+        column("", f"serve batch {_DISPATCH}"),
         column(" concurrent", "serve batch", "concurrent"),
+        column(" dispatcher", "dispatch:request", "dispatcher"),
         _bare_client(column("", "")),
     ]
 
@@ -93,30 +96,30 @@ def peers() -> list[Peer]:
     return [
         vscode,
         _bare_client(vscode),
-        _node("jayson", "jayson", "jayson", "serve listen dispatch batch",
+        _node("jayson", "jayson", "jayson", f"serve listen batch {_DISPATCH}",
               framing="line", link="socket"),
         _python("python-lsp-jsonrpc", "pylsp", "pylsp_jsonrpc.endpoint",
-                "serve one window rounds echo dispatch"),
+                "serve one window rounds echo dispatch:request dispatch:notification"),
         _python("aiorpcX", "aiorpcx", "aiorpcx",
-                "serve listen one window rounds echo dispatch batch",
+                f"serve listen batch one window rounds echo {_DISPATCH}",
                 framing="line", link="socket", slowness=5),
         _python("pygls", "pygls", "pygls.server", "serve one window rounds echo", slowness=20),
         _python("MCP SDK", "mcp", "mcp.server.lowlevel", "serve one window echo",
                 framing="line", tools=True, slowness=40),
-        _python("pjrpc", "pjrpc", "pjrpc.server", "serve dispatch batch", slowness=5),
-        _python("jsonrpcserver", "jsonrpcserver", "jsonrpcserver", "serve dispatch batch",
+        _python("pjrpc", "pjrpc", "pjrpc.server", f"serve batch {_DISPATCH}", slowness=5),
+        _python("jsonrpcserver", "jsonrpcserver", "jsonrpcserver", f"serve batch {_DISPATCH}",
                 slowness=5),
         _python("gRPC", "grpc", "grpc", "one window echo", slowness=20),
-        _limit("minimum", "minimum", "serve one window rounds echo dispatch"),
+        _limit("minimum", "minimum", "serve one window rounds echo dispatch:request"),
         _limit("minimum, joined writes", "minimum", "serve window", "joined"),
         _limit("raw echo", "echo", "one"),
-        _limit("codec alone", "codec", "dispatch dispatch-batch"),
+        _limit("codec alone", "codec", _DISPATCH),
     ]  # fmt: skip
 
 
 def _bare_client(peer: Peer) -> Peer:
     """A server called by the client of the minimum: what the server alone adds to a round trip."""
-    bare = _limit("", "minimum", "one")
+    bare = _limit("", "minimum", "one echo")
     return replace(
         peer,
         name=f"{peer.name}, bare client",

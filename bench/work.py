@@ -8,7 +8,6 @@ import json
 import os
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ FULL = Scale(
     starts=5, large=(1, 9), connections=1_000, flood=2.0, commands=2_000,
 )  # fmt: skip
 QUICK = Scale(
-    repetitions=1, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
+    repetitions=2, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
     starts=2, large=(1,), connections=200, flood=0.5, commands=200,
 )  # fmt: skip
 
@@ -126,7 +125,7 @@ def large_echoes(peer: Peer, scale: Scale) -> Figures:
     for kind in ("text", "records"):
         for megabytes in scale.large:
             payload = _payload(kind, megabytes)
-            count = 4 if megabytes > 1 else 10
+            count = 10 if megabytes == 1 else 2 if peer.slowness > 10 else 4
             plan = {
                 "work": "echo", "width": 1, "count": count, "warmup": 1, "payload": str(payload),
             }  # fmt: skip
@@ -169,14 +168,11 @@ def thousand_open(peer: Peer, scale: Scale) -> Figures:
 
 def dispatcher(peer: Peer, scale: Scale) -> Figures:
     """W7: bytes to bytes in one process."""
-    kinds = ["request", "notification"]
-    if peer.roles & {"batch", "dispatch-batch"}:
-        kinds.append("batch")
     count = str(scale.dispatched // min(peer.slowness, 5))
     return {
         kind: processes.measure(peer, "dispatch", kind, count)["seconds"]
-        for kind in kinds
-        if not (peer.name.startswith("minimum") and kind != "request")
+        for kind in ("request", "notification", "batch")
+        if f"dispatch:{kind}" in peer.roles
     }
 
 
@@ -233,31 +229,21 @@ def idle_connections(peer: Peer, scale: Scale) -> Figures:
 
 def fairness(peer: Peer, scale: Scale) -> Figures:
     """W10: round trips on one connection, alone and while another floods the server."""
-    with processes.listening(peer) as (path, _):
-        quiet = _latencies(peer, path, scale.flood)
-        flood = wire.stream(peer, 1_000)
-        flooder = processes.connect(path)
-        stop = threading.Event()
-
-        def push() -> None:
-            while not stop.is_set():
-                flooder.sendall(flood)
-
-        def drain() -> None:
-            while flooder.recv(1 << 16):
-                pass
-
-        threads = [threading.Thread(target=work, daemon=True) for work in (push, drain)]
-        for thread in threads:
-            thread.start()
+    script = HERE / "limits" / "flood.py"
+    with processes.listening(peer) as (path, _), processes.pinned(CLIENT_CORE):
+        alone = _latency(peer, path, scale.flood)
+        flooder = subprocess.Popen([OURS_PYTHON, str(script), path], stdin=subprocess.PIPE)
+        assert flooder.stdin, "a pipe was asked for"
+        with flooder.stdin as requests:
+            requests.write(wire.stream(peer, 1_000))
         time.sleep(0.2)
-        busy = _latencies(peer, path, scale.flood)
-        stop.set()
-        flooder.shutdown(2)
-    return {"alone": quiet, "flooded": busy}
+        flooded = _latency(peer, path, scale.flood)
+        flooder.kill()
+        flooder.wait()
+    return {"alone": alone, "flooded": flooded}
 
 
-def _latencies(peer: Peer, path: str, seconds: float) -> float:
+def _latency(peer: Peer, path: str, seconds: float) -> float:
     """The 99th percentile of round trips made one by one for a while."""
     connection = processes.connect(path)
     message = wire.frame(peer, wire.request(peer, 0))
@@ -298,7 +284,7 @@ ITEMS: dict[str, Item] = {
     "W6": Item("client with 1,000 open, random order", "rounds", thousand_open, {
         "cpu": Figure("client CPU per request", "us"),
     }),
-    "W7": Item("dispatcher, bytes to bytes", "dispatch", dispatcher, {
+    "W7": Item("dispatcher, bytes to bytes", "dispatch:request", dispatcher, {
         "request": Figure("request", "us"),
         "notification": Figure("notification", "us"),
         "batch": Figure("batch item", "us"),

@@ -1,7 +1,8 @@
 """duet-rpc in the roles of the driver protocol; the one file that follows its API.
 
-The first argument may name a variant: `concurrent` serves with sixteen handlers in flight on an
-event loop, where the rest have one in flight and no loop.
+The first argument may name a variant. `concurrent` serves with sixteen handlers in flight on an
+event loop, where the rest have one in flight and no loop. `dispatcher` leaves the connection out of
+the work in process: no order, no queue, no ids in flight, as in the peers' dispatchers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bench import driver
 from duet_rpc import Service
 from duet_rpc.policy import AGENT, EDITOR, replace
 
-VARIANTS = ("concurrent",)
+VARIANTS = ("concurrent", "dispatcher")
 variant = sys.argv.pop(1) if sys.argv[1] in VARIANTS else ""
 policy = AGENT if variant == "concurrent" else replace(EDITOR, max_batch=50)
 
@@ -42,6 +43,11 @@ def dispatch() -> driver.Answer:
     from duet_rpc.connection import Connection
     from duet_rpc.dispatch import Dispatcher
 
+    dispatcher = Dispatcher(service, policy)
+    if variant == "dispatcher":
+        assert dispatcher.answer_at_once, "both methods are simple ones"
+        return dispatcher.answer_at_once
+
     sent: list[bytes] = []
 
     class Whole:
@@ -66,7 +72,7 @@ def dispatch() -> driver.Answer:
 
     framing: Any = Whole()
     host: Any = Host()
-    connection = Connection(Dispatcher(service, policy), framing, host, id="bench")
+    connection = Connection(dispatcher, framing, host, id="bench")
     receive = connection.receive
 
     def answer(data: bytes) -> bytes | None:
