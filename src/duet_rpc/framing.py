@@ -240,6 +240,8 @@ class HeaderFraming:
                 if checked != colon or colon == line:
                     error = _no_header("expected a header line: a name, a colon, a value, CR LF")
                     return self._refuse(data, at, checked, error, events)
+            if self._lines == MAX_HEADER_LINES:
+                return self._refuse(data, at, line, self._too_large(), events)
             checked = stop
             end = data.find(b"\n", colon, stop) + 1
             if end == 0:
@@ -256,8 +258,6 @@ class HeaderFraming:
     def _read_line(self, name: bytes, value: bytes) -> InvalidRequest | None:
         """Take in one header line; return what is wrong with it."""
         self._lines += 1
-        if self._lines > MAX_HEADER_LINES:
-            return self._too_large()
         if not value.endswith(b"\r\n"):
             return _no_header("header lines end with CR LF, not with LF alone")
         value = value[:-2].strip(b" \t")
