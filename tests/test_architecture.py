@@ -20,13 +20,16 @@ PACKAGE = "duet_rpc"
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "version"),
-    ("messages", "framing", "policy", "context"),
+    ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
     ("parameters", "service"),
-    ("dispatch", "ledger.machine", "ledger.fingerprint"),
+    ("dispatch", "openrpc", "calls"),
     ("connection",),
-    ("transports", "hosts", "ledger"),
+    ("transports", "ledger", "retry"),
+    ("logs", "caller"),
+    ("threads", "loop"),  # the hosts: what waits and runs for a connection
+    ("builtin", "daemon", "loop_daemon"),
     ("server", "client"),
-    ("blocking", "daemon", "testing", "mcp"),
+    ("blocking", "testing", "mcp"),
     ("cli",),
     ("__init__", "__main__"),  # the faces: nothing imports them
 )
@@ -47,6 +50,7 @@ PURE = (
     "parameters",
     "service",
     "dispatch",
+    "calls",
     "connection",
     "ledger.machine",
     "ledger.fingerprint",

@@ -86,6 +86,8 @@ class _Progress(Struct):
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_progress = msgspec.json.Decoder(_Progress).decode
 
+_MAX_DIGITS = 18
+
 Refused = Callable[[RpcError], None]
 
 
@@ -165,14 +167,13 @@ class Calls:
 
     def take_answer(self, body: bytes | bytearray | Fault) -> bool:
         """Settle a call by a plain answer with a result; False if this is anything else."""
-        if body.__class__ is Fault:
+        if isinstance(body, Fault):
             return False
         try:
-            answer = _decode_answer(body)  # type: ignore[arg-type]
+            answer = _decode_answer(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        if answer.id not in self.open or not is_json_text(body, self._wire.max_depth):  # type:
-        ignore[arg-type]
+        if answer.id not in self.open or not is_json_text(body, self._wire.max_depth):
             return False
         self.open.pop(answer.id).settle(answer.result, None)
         return True
@@ -180,8 +181,9 @@ class Calls:
     def settle(self, response: Response) -> None:
         """Settle the call that an answer is for, whatever the answer looks like."""
         waiter = None
-        # Our ids are plain integers; one spelled in another way is not ours.
-        if response.id.isdigit() and (response.id[0] != 0x30 or len(response.id) == 1):
+        # Our ids are plain integers; one spelled in another way is not ours. Python refuses to read
+        # thousands of digits, and no call of ours has more than these.
+        if response.id.isdigit() and response.id[0] != 0x30 and len(response.id) <= _MAX_DIGITS:
             waiter = self.open.pop(int(response.id), None)
         elif response.id == NULL and self._refuse_batch(response):
             return
