@@ -1,0 +1,28 @@
+"""The command `duet-rpc`: one file per command, each importing what it needs when it runs.
+
+An editor starts `duet-rpc rpc` each time it opens a project, and its user waits. There is nothing
+to parse in that line, so it does without click, which would be a quarter of the start.
+"""
+
+import os
+import sys
+
+VARIABLES = "DUET_RPC_"
+"""How the names of our environment variables begin; each has an option beside it."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    if sys.argv[1:] == ["rpc"] and not any(name.startswith(VARIABLES) for name in os.environ):
+        from duet_rpc.server import Server
+        from duet_rpc.service import Service
+
+        Server(Service()).run_stdio()
+        return
+    try:
+        import click  # noqa: F401
+    except ModuleNotFoundError:
+        sys.exit("duet-rpc: the command line needs click: pip install 'duet-rpc[cli]'")
+    from duet_rpc.cli.commands import duet_rpc
+
+    duet_rpc(prog_name="duet-rpc")

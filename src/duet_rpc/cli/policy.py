@@ -1,0 +1,46 @@
+"""`duet-rpc policy [NAME]`: the rules as a table a person can read."""
+
+import click
+
+from duet_rpc.policy import PRESETS, explain
+
+
+@click.command("policy")
+@click.argument("name", required=False, type=click.Choice(list(PRESETS), case_sensitive=False))
+def command(name: str | None) -> None:
+    """Show the rules of a policy: each rule, its value, and where it comes from.
+
+    Without NAME: the presets side by side, and the limits that they share.
+
+    \b
+    duet-rpc policy
+    duet-rpc policy production
+    """
+    if name is not None:
+        rules = explain(PRESETS[name.lower()])
+        rows = [("rule", "value", "where it comes from")]
+        rows += [(rule.name, rule.value, rule.origin) for rule in rules]
+        _print(rows)
+        return
+    presets = [explain(policy) for policy in PRESETS.values()]
+    by_rule = [
+        (same[0].name, *(rule.value for rule in same)) for same in zip(*presets, strict=True)
+    ]
+    _print([("rule", *PRESETS), *(row for row in by_rule if len(set(row[1:])) > 1)])
+    click.echo()
+    _print([("limit", "all of them"), *(row[:2] for row in by_rule if len(set(row[1:])) == 1)])
+
+
+def _print(rows: list[tuple[str, ...]]) -> None:
+    for line in aligned(rows):
+        click.echo(line)
+
+
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Lay out rows in columns, with a line under the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

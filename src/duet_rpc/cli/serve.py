@@ -1,0 +1,65 @@
+"""`duet-rpc serve FILE:OBJECT`: a person's own service."""
+
+from typing import Any
+
+import click
+
+from duet_rpc.cli.serving import make_logs, make_policy, serving_options
+
+
+@click.command("serve", epilog="Exit codes: 0 ended as asked, 1 the file failed, 2 used wrongly.")
+@click.argument("target", metavar="FILE[:OBJECT]")
+@serving_options
+@click.option(
+    "--store",
+    metavar="URL",
+    envvar="DUET_RPC_STORE",
+    show_envvar=True,
+    help="Where to remember commands, so that a retry does not run twice: sqlite:///commands.db,"
+    " postgresql://..., redis://...",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    envvar="DUET_RPC_RELOAD",
+    show_envvar=True,
+    help="Start anew, on the same stdin and stdout, when a file of the service changes. It happens"
+    " between requests, so the client notices nothing; a version that cannot be imported is told"
+    " in the log, and the old one goes on.",
+)
+def command(
+    target: str,
+    policy: str,
+    framing: Any,
+    read_timeout: float | None,
+    max_message_bytes: int | None,
+    log_level: str,
+    log_file: str | None,
+    no_color: bool,
+    store: str | None,
+    reload: bool,
+) -> None:
+    """Serve your own functions on stdin and stdout.
+
+    FILE is a Python file, or a module as package.module. OBJECT is the Service in it; it may be
+    left out where there is only one. The daemon's own methods (see `duet-rpc rpc`) are there too,
+    unless the service defines its own.
+
+    \b
+    duet-rpc serve app.py
+    duet-rpc serve bank.py:accounts --policy production --store sqlite:///commands.db
+    duet-rpc serve shop.api:service --framing ndjson --reload
+    """
+    from duet_rpc.cli.target import load_service
+    from duet_rpc.daemon import take_stdio
+    from duet_rpc.errors import UsageError
+    from duet_rpc.server import Server
+
+    rules = make_policy(policy, read_timeout, max_message_bytes)
+    take_stdio()  # before the file is imported: it may print
+    service = load_service(target)
+    try:
+        server = Server(service, policy=rules, store=store)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from None
+    server.run_stdio(framing=framing, logs=make_logs(log_level, log_file, no_color))

@@ -1,0 +1,99 @@
+"""The options of every command that serves, and the policy and log that they amount to.
+
+Each option has an environment variable beside it, and wins over it: some clients start servers with
+almost no environment, others offer no way to give arguments.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from duet_rpc.policy import PRESETS, Policy, preset, replace
+
+if TYPE_CHECKING:
+    from duet_rpc.logs import Logs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LEVELS = ("debug", "info", "warn", "error")
+
+_OPTIONS = (
+    click.option(
+        "--policy",
+        type=click.Choice(list(PRESETS), case_sensitive=False),
+        default="editor",
+        show_default=True,
+        envvar="DUET_RPC_POLICY",
+        show_envvar=True,
+        help="The rules to serve under; see `duet-rpc policy`.",
+    ),
+    click.option(
+        "--framing",
+        type=click.Choice(["lsp", "ndjson", "auto"]),
+        default="lsp",
+        show_default=True,
+        envvar="DUET_RPC_FRAMING",
+        show_envvar=True,
+        help="How messages are told apart: by Content-Length headers, one a line, or as the"
+        " client's first byte shows.",
+    ),
+    click.option(
+        "--read-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        envvar="DUET_RPC_READ_TIMEOUT",
+        show_envvar=True,
+        help="Give up a message whose last byte comes later than this after its first.  [30]",
+    ),
+    click.option(
+        "--max-message-bytes",
+        type=click.IntRange(min=1),
+        metavar="BYTES",
+        envvar="DUET_RPC_MAX_MESSAGE_BYTES",
+        show_envvar=True,
+        help="Refuse longer messages.  [10 MiB]",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        default="info",
+        show_default=True,
+        envvar="DUET_RPC_LOG_LEVEL",
+        show_envvar=True,
+        help="Keep log lines of this severity and above.",
+    ),
+    click.option(
+        "--log-file",
+        type=click.Path(),
+        envvar="DUET_RPC_LOG",
+        show_envvar=True,
+        help="Append the log to this file instead of writing it to stderr.",
+    ),
+    click.option(
+        "--no-color",
+        is_flag=True,
+        help="Write the log without colour, also to a terminal.  [env var: NO_COLOR]",
+    ),
+)
+
+
+def serving_options(command: F) -> F:
+    """Give a command the options of serving, in the order of the table."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def make_policy(name: str, read_timeout: float | None, max_message_bytes: int | None) -> Policy:
+    """Look up the preset and replace the limits that were given."""
+    given = {"read_timeout": read_timeout, "max_message_bytes": max_message_bytes}
+    changes = {rule: value for rule, value in given.items() if value is not None}
+    return replace(preset(name), **changes) if changes else preset(name)
+
+
+def make_logs(log_level: str, log_file: str | None, no_color: bool) -> "Logs":
+    """Open the log."""
+    from duet_rpc.logs import Logs
+
+    return Logs(level=log_level.lower(), path=log_file or None, colour=False if no_color else None)

@@ -1,0 +1,118 @@
+"""Finds the Service that a person means by `FILE:OBJECT` or `package.module:OBJECT`.
+
+What can go wrong is said in one or two lines that tell what to do. A wrong name is a usage error
+(exit code 2); a file that raises when it is imported has failed (exit code 1).
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+
+import click
+
+from duet_rpc.service import Service
+
+
+class LoadFailed(click.ClickException):
+    """The file was found, but raised when it was imported."""
+
+    exit_code = 1
+
+    def show(self, file: object = None) -> None:
+        """Say it on stderr under our name."""
+        click.echo(f"duet-rpc: {self.format_message()}", err=True)
+
+
+def load_service(target: str) -> Service:
+    """Import the module that `target` names and take the service out of it."""
+    place, _, name = target.partition(":")
+    if place.endswith(".py") or os.sep in place:
+        module = _import_file(place)
+    else:
+        module = _import_module(place)
+    services = {key: value for key, value in vars(module).items() if isinstance(value, Service)}
+    if name:
+        return _named(module, name, place, services)
+    distinct = {id(service): key for key, service in services.items()}
+    if len(distinct) == 1:
+        return next(iter(services.values()))
+    if not distinct:
+        raise click.UsageError(f"{place} has no Service; make one: service = Service()")
+    choices = " or ".join(f"{place}:{key}" for key in distinct.values())
+    raise click.UsageError(f"{place} has several services; say which: {choices}")
+
+
+def file_of(target: str) -> str | None:
+    """Say which file a target was loaded from."""
+    place = target.partition(":")[0]
+    if place.endswith(".py") or os.sep in place:
+        return os.path.abspath(place)
+    return getattr(sys.modules.get(place), "__file__", None)
+
+
+def _named(module: ModuleType, name: str, place: str, services: dict[str, Service]) -> Service:
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, Service):
+        return found
+    what = f"{name} is not there" if found is None else f"{name} is a {type(found).__name__}"
+    known = ", ".join(services) or "none"
+    raise click.UsageError(f"{place}: {what}, and a Service is needed; its services: {known}")
+
+
+def _import_file(path: str) -> ModuleType:
+    if not os.path.isfile(path):
+        near = " (a folder)" if os.path.isdir(path) else ""
+        raise click.UsageError(f"there is no file {path}{near}; give FILE.py:OBJECT")
+    name = os.path.splitext(os.path.basename(path))[0]
+    # Neighbours can be imported, as with `python FILE`.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    if name in sys.modules:
+        name = f"served_{name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise click.UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and hints look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise LoadFailed(_told(error, path)) from None
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise click.UsageError(
+                f"there is no module {error.name} here or among the installed ones;"
+                f" for a file, give its name with .py"
+            ) from None
+        raise LoadFailed(_told(error, name)) from None
+    except Exception as error:
+        raise LoadFailed(_told(error, name)) from None
+
+
+def _told(error: Exception, place: str) -> str:
+    """Say what was raised, and the line that raised it: the last one outside of the machinery."""
+    import traceback
+
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        shown = (error.text or "").strip()
+        return f"{place} cannot be read: {error.msg}\n  {error.filename}:{error.lineno}: {shown}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    own = [frame for frame in frames if f"{os.sep}duet_rpc{os.sep}" not in frame.filename]
+    text = f"{place} raised {type(error).__name__} when it was imported: {error}"
+    for frame in (own or frames)[-1:]:
+        text += f"\n  {frame.filename}:{frame.lineno}: {frame.line}"
+    return text
