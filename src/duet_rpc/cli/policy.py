@@ -1,5 +1,7 @@
 """`duet-rpc policy [NAME]`: the rules as a table a person can read."""
 
+from collections.abc import Sequence
+
 import click
 
 from duet_rpc.policy import PRESETS, explain
@@ -31,12 +33,12 @@ def command(name: str | None) -> None:
     _print([("limit", "all of them"), *(row[:2] for row in by_rule if len(set(row[1:])) == 1)])
 
 
-def _print(rows: list[tuple[str, ...]]) -> None:
+def _print(rows: Sequence[tuple[str, ...]]) -> None:
     for line in aligned(rows):
         click.echo(line)
 
 
-def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lay out rows in columns, with a line under the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
