@@ -6,6 +6,8 @@ A service that defines one of these names itself keeps its own.
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from duet_rpc.commands import Commands
+from duet_rpc.context import Context
 from duet_rpc.errors import InvalidParams
 from duet_rpc.logs import LEVELS
 from duet_rpc.parameters import Parameter, type_name
@@ -23,7 +25,12 @@ class Levels(Protocol):
         ...
 
 
-def builtin_methods(service: Service, logs: Levels, end: Callable[[str], None]) -> Service:
+def builtin_methods(
+    service: Service,
+    logs: Levels,
+    end: Callable[[str], None],
+    commands: Commands | None = None,
+) -> Service:
     """Make the daemon's own methods for a service; `end` is told why to end."""
     daemon = Service()
     name = service.name or "duet-rpc"
@@ -88,6 +95,13 @@ def builtin_methods(service: Service, logs: Levels, end: Callable[[str], None]) 
         from duet_rpc.openrpc import openrpc_document
 
         return openrpc_document(service.with_fallback(daemon), name=name, version=version)
+
+    if commands is not None:
+
+        @daemon.query(name="rpc.outcome")
+        def outcome(method: str, idempotency_key: str, ctx: Context) -> Any:
+            """Tell what became of a command: none, running, done or unknown, and its outcome."""
+            return commands.outcome(ctx.principal, method, idempotency_key)
 
     return daemon
 

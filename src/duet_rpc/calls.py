@@ -9,13 +9,13 @@ read: those stop our reading, and then the answers that our calls wait for could
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 
-from duet_rpc.errors import InvalidAnswer, RpcError
+from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.framing import Fault, Framing
 from duet_rpc.messages import (
     NULL,
@@ -88,6 +88,11 @@ _decode_progress = msgspec.json.Decoder(_Progress).decode
 
 _MAX_DIGITS = 18
 
+
+def _cancellation(id: int) -> bytes:
+    return encode_notification(CANCEL, b'{"id":%d}' % id)
+
+
 Refused = Callable[[RpcError], None]
 
 
@@ -95,23 +100,26 @@ class Calls:
     """The open calls of one connection."""
 
     def __init__(self, wire: Wire, line: Line) -> None:
+        self.one_at_a_time = False
+        """Send a call only when no other waits for its answer."""
         self.open: dict[int, Waiter] = {}
         """By id, oldest first."""
         self.last_id = 0
         self._wire = wire
         self._line = line
         self._batches: deque[tuple[list[int], Refused]] = deque()
-        self._held: deque[tuple[int, bytes]] = deque()
+        self._held: deque[tuple[list[int], bytes]] = deque()
+        self._held_ids = 0
 
     def send(self, method: str, params: bytes | None, waiter: Waiter) -> int:
         """Send a request; its bytes go out with the next flush, or when the peer reads again."""
         self.last_id = id = self.last_id + 1
         self.open[id] = waiter
-        self._put(id, encode_request(id, method, params))
+        self._put([id], encode_request(id, method, params))
         return id
 
     def send_batch(
-        self, items: list[tuple[str, bytes | None, Waiter | None]], refused: Refused
+        self, items: Sequence[tuple[str, bytes | None, Waiter | None]], refused: Refused
     ) -> list[int]:
         """Send several calls in one array; a waiter of None is a notification.
 
@@ -130,24 +138,30 @@ class Calls:
             self._batches.popleft()
         if ids:
             self._batches.append((ids, refused))
-        self._put(ids[0] if ids else 0, encode_batch(parts))
+        self._put(ids, encode_batch(parts))
         return ids
 
     def notify(self, method: str, params: bytes | None) -> None:
         """Send a notification now."""
-        self._put(0, encode_notification(method, params))
+        self._put([], encode_notification(method, params))
         self._wire.flush()
 
     def forget(self, id: int, *, tell_peer: bool) -> bool:
         """Stop waiting for an answer; False if nobody was."""
         if self.open.pop(id, None) is None:
             return False
-        for index, (held, _) in enumerate(self._held):
-            if held == id:
-                del self._held[index]  # it was never sent, so there is nothing to cancel
+        for index, (ids, _) in enumerate(self._held):
+            if id in ids:
+                self._held_ids -= 1
+                if len(ids) == 1:
+                    del self._held[index]  # it was never sent, so there is nothing to cancel
+                else:
+                    ids.remove(id)
                 return True
         if tell_peer:
-            self.notify(CANCEL, b'{"id":%d}' % id)
+            self._wire.send(self._wire.framing.encode(_cancellation(id)))
+            self._wire.flush()
+        self.release_held()
         return True
 
     def lose(self, error: Exception) -> None:
@@ -156,13 +170,16 @@ class Calls:
         self.open.clear()
         self._batches.clear()
         self._held.clear()
+        self._held_ids = 0
         for waiter in waiters:
             waiter.settle(None, error)
 
     def release_held(self) -> None:
-        """The peer reads again: send the calls that were waiting for that."""
-        while self._held and not self._line.behind:
-            self._wire.send(self._held.popleft()[1])
+        """Send the calls that waited for the peer to read, or for the call before them."""
+        while self._held and not self._must_wait():
+            ids, frame = self._held.popleft()
+            self._held_ids -= len(ids)
+            self._wire.send(frame)
             self._wire.flush()
 
     def take_answer(self, body: bytes | bytearray | Fault) -> bool:
@@ -176,6 +193,8 @@ class Calls:
         if answer.id not in self.open or not is_json_text(body, self._wire.max_depth):
             return False
         self.open.pop(answer.id).settle(answer.result, None)
+        if self._held:
+            self.release_held()
         return True
 
     def settle(self, response: Response) -> None:
@@ -196,6 +215,8 @@ class Calls:
             waiter.settle(None, error)
         else:
             waiter.settle(None, InvalidAnswer("the peer's answer has no valid result or error"))
+        if self._held:
+            self.release_held()
 
     def take_progress(self, params: bytes | None) -> bool:
         """Pass news of a long call on to whoever waits for it; False if it is not one of ours."""
@@ -209,12 +230,18 @@ class Calls:
         waiter.progress(progress.value)
         return True
 
-    def _put(self, id: int, body: bytes) -> None:
+    def _put(self, ids: list[int], body: bytes) -> None:
         frame = self._wire.framing.encode(body)
-        if self._held or self._line.behind:
-            self._held.append((id, frame))
+        if self._held or self._must_wait(len(ids)):
+            self._held.append((ids, frame))
+            self._held_ids += len(ids)
         else:
             self._wire.send(frame)
+
+    def _must_wait(self, own: int = 0) -> bool:
+        """Whether the peer does not read, or a call other than our `own` waits for its answer."""
+        in_flight = len(self.open) - self._held_ids - own
+        return self._line.behind or (self.one_at_a_time and in_flight > 0)
 
     def _answered(self, ids: list[int]) -> bool:
         return all(id not in self.open for id in ids)
@@ -233,3 +260,16 @@ class Calls:
             refused(error)
             return True
         return False
+
+
+def encode_params(params: Any) -> bytes | None:
+    """Encode params: a list, a dict, or anything that becomes an array or an object."""
+    if params is None:
+        return None
+    try:
+        encoded = msgspec.json.encode(params)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise UsageError(f"these params cannot be written as JSON: {error}") from None
+    if encoded[:1] not in (b"{", b"["):
+        raise UsageError("params are a list or an object; wrap a single value in a list")
+    return encoded

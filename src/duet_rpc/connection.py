@@ -138,6 +138,7 @@ class Connection:
         id: str,
         principal: str = "local",
         closes_on_lost_boundary: bool = False,
+        answers_faults: bool = True,
     ) -> None:
         policy = dispatcher.policy
         self.dispatcher = dispatcher
@@ -166,6 +167,7 @@ class Connection:
         self._limit = policy.max_in_flight
         self._join = 1 if policy.max_in_flight == 1 else _JOIN
         self._closes_on_lost_boundary = closes_on_lost_boundary
+        self._answers_faults = answers_faults
         self._arrived: deque[bytes | bytearray | Fault] = deque()
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
@@ -302,7 +304,8 @@ class Connection:
         self.dispatcher.log.note(
             "warn", "bad frame", reason=fault.error.reason or "cut", connection_id=self.id
         )
-        self._answer(encode_error(NULL, fault.error), None)
+        if self._answers_faults:
+            self._answer(encode_error(NULL, fault.error), None)
         if fault.boundary_lost and self._closes_on_lost_boundary:
             self.broken = True
             self._arrived.clear()
@@ -339,7 +342,8 @@ class Connection:
                 id=message.id,
                 connection_id=self.id,
             )
-            self._answer(encode_error(message.id, message.error), place)
+            if self._answers_faults:
+                self._answer(encode_error(message.id, message.error), place)
         else:
             assert isinstance(message, (Request, Notification)), "the union is closed"
             self.stats.requests += 1

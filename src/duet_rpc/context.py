@@ -63,6 +63,7 @@ class Context:
         "idempotency_key",
         "method",
         "principal",
+        "progress_token",
         "trace_parent",
     )
 
@@ -90,6 +91,8 @@ class Context:
         self.idempotency_key = idempotency_key
         self.trace_parent = trace_parent
         """The W3C trace context that came in `params._meta.traceparent`."""
+        self.progress_token: Any = None
+        """What the caller wants news under, as it came in `params._meta.progressToken`."""
         self.cancelled = False
         """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
 
@@ -101,6 +104,12 @@ class Context:
     def notify(self, method: str, params: Any = None) -> Sent:
         """Send a notification to the caller."""
         self._peer.notify(method, params)
+        return _SENT
+
+    def progress(self, value: Any) -> Sent:
+        """Tell the caller how far the work is, if it asked for news; else do nothing."""
+        if self.progress_token is not None:
+            self._peer.notify("$/progress", {"token": self.progress_token, "value": value})
         return _SENT
 
     def call(

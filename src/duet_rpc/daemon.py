@@ -17,7 +17,8 @@ import time
 from typing import Any, Literal
 
 from duet_rpc.builtin import builtin_methods
-from duet_rpc.dispatch import Dispatcher, Ledger
+from duet_rpc.commands import Commands
+from duet_rpc.dispatch import Dispatcher
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
@@ -96,14 +97,14 @@ def run_daemon(
     *,
     framing: FramingName = "lsp",
     logs: Logs | None = None,
-    ledger: Ledger | None = None,
+    commands: Commands | None = None,
 ) -> None:
     """Serve on stdin and stdout until the end; returns when everything is answered."""
     channel = take_stdio()
     logs = logs if logs is not None else Logs()
     life = Life(logs)
-    full = service.with_fallback(builtin_methods(service, logs, life.end))
-    dispatcher = Dispatcher(full, policy, ledger=ledger, log=logs)
+    full = service.with_fallback(builtin_methods(service, logs, life.end, commands))
+    dispatcher = Dispatcher(full, policy, ledger=commands, log=logs)
     frames = make_framing(
         framing,
         max_message_bytes=policy.max_message_bytes,

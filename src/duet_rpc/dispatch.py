@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeAlias, Union
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
@@ -69,13 +69,19 @@ class Silence:
 
 
 class Ledger(Protocol):
-    """What remembers commands, as the dispatcher sees it: run one once, give its one outcome."""
+    """What remembers commands, as the dispatcher sees it: run one once, give its one outcome.
 
-    def run(self, job: "Job", work: Callable[[Any], bytes]) -> bytes:
-        """Run `work(transaction)` unless the command has an outcome; return the member to send."""
+    `work` runs the handler inside the transaction it is given and returns the member to send;
+    `failure` makes an error of what it raises. Refusals of the ledger itself are raised.
+    """
+
+    def run(self, job: "Job", work: Callable[[Any], bytes], failure: "Failure") -> bytes:
+        """Run a `def` unless the command has an outcome already; return the member to send."""
         ...
 
-    async def run_async(self, job: "Job", work: Callable[[Any], Awaitable[bytes]]) -> bytes:
+    async def run_async(
+        self, job: "Job", work: Callable[[Any], Awaitable[bytes]], failure: "Failure"
+    ) -> bytes:
         """Do the same for an `async def`."""
         ...
 
@@ -120,6 +126,9 @@ class Job:
         """What the host needs to cancel the handler."""
 
 
+Failure: TypeAlias = Callable[[BaseException, Job], RpcError]
+
+
 class _Answer(Struct, gc=False):
     jsonrpc: str
     id: int | str
@@ -133,9 +142,22 @@ _decode_text = msgspec.json.Decoder(str).decode
 class _Meta(Struct):
     idempotency_key: Any = UNSET
     traceparent: Any = UNSET
+    progressToken: Any = None
 
 
+_NO_META = _Meta()
 _decode_meta = msgspec.json.Decoder(_Meta).decode
+
+
+def _meta(raw: Raw) -> _Meta:
+    """Read what of `params._meta` is ours; other programs keep theirs there too."""
+    try:
+        return _decode_meta(raw)
+    except msgspec.ValidationError:
+        return _NO_META
+    except (msgspec.DecodeError, RecursionError):
+        raise ParseError() from None
+
 
 _MAX_KEY = 255
 
@@ -170,7 +192,8 @@ class Dispatcher:
             raise MethodNotFound()
         self._check_id(method, id)
         bound = method.parameters.bind(message.params)
-        key, trace_parent = self._beside_params(method, bound)
+        meta = _NO_META if bound.meta is UNSET else _meta(bound.meta)
+        key = self._key(method, bound, meta)
         context = None
         if method.parameters.context is not None or key is not None:
             context = Context(
@@ -180,8 +203,9 @@ class Dispatcher:
                 connection_id=connection_id,
                 principal=principal,
                 idempotency_key=key,
-                trace_parent=trace_parent,
+                trace_parent=meta.traceparent if isinstance(meta.traceparent, str) else None,
             )
+            context.progress_token = meta.progressToken
         return Job(id, method, bound, message.params, context, key)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
@@ -200,44 +224,22 @@ class Dispatcher:
                 detail=f"{method.name} takes no notifications: send an id",
             )
 
-    def _beside_params(self, method: Method, bound: Bound) -> tuple[str | None, str | None]:
-        """Read the idempotency key and the trace context that travel beside the params."""
-        key, trace = bound.key, UNSET
-        if bound.meta is not UNSET:
-            try:
-                meta = _decode_meta(bound.meta)
-            except msgspec.ValidationError:
-                pass  # some other program's _meta; nothing in it is ours
-            except (msgspec.DecodeError, RecursionError):
-                raise ParseError() from None
-            else:
-                trace = meta.traceparent
-                key = meta.idempotency_key if key is UNSET else key
+    def _key(self, method: Method, bound: Bound, meta: "_Meta") -> str | None:
+        """Find the idempotency key of a command, beside its params or in their `_meta`."""
         if method.kind is not Kind.COMMAND:
-            key = UNSET
-        elif key is UNSET and self.policy.key_required:
-            raise InvalidParams(
-                data={
-                    "reason": "idempotency-key-missing",
-                    "param": "idempotency_key",
-                    "expected": "string",
-                    "received": "nothing",
-                }
-            )
-        elif key is not UNSET and not (
-            isinstance(key, str) and 1 <= len(key) <= _MAX_KEY and key.isprintable()
-        ):
-            raise InvalidParams(
-                data={
-                    "reason": "idempotency-key-invalid",
-                    "param": "idempotency_key",
-                    "expected": f"string of 1 to {_MAX_KEY} printable characters",
-                    "received": "another value",
-                }
-            )
-        return (
-            None if key is UNSET else key,
-            trace if isinstance(trace, str) and len(trace) <= _MAX_KEY else None,
+            return None
+        key = meta.idempotency_key if bound.key is UNSET else bound.key
+        if isinstance(key, str) and 1 <= len(key) <= _MAX_KEY and key.isprintable():
+            return key
+        if key is UNSET and not self.policy.key_required:
+            return None
+        raise InvalidParams(
+            data={
+                "reason": f"idempotency-key-{'missing' if key is UNSET else 'invalid'}",
+                "param": "idempotency_key",
+                "expected": f"string of 1 to {_MAX_KEY} printable characters",
+                "received": "nothing" if key is UNSET else "another value",
+            }
         )
 
     def correlation_id(self, id: bytes | None, connection_id: str) -> str:
@@ -258,7 +260,7 @@ class Dispatcher:
 
         try:
             if job.key is not None and self._ledger is not None:
-                return self._ledger.run(job, work)
+                return self._ledger.run(job, work, self.failure)
             return work(None)
         except BaseException as error:  # a handler's SystemExit does not end the server
             return error_member(self.failure(error, job))
@@ -272,7 +274,7 @@ class Dispatcher:
 
         try:
             if job.key is not None and self._ledger is not None:
-                return await self._ledger.run_async(job, work)
+                return await self._ledger.run_async(job, work, self.failure)
             return await work(None)
         except BaseException as error:
             return error_member(self.failure(error, job))

@@ -25,6 +25,9 @@ _BY_CODE: dict[int, type["RpcError"]] = {}
 class DuetError(Exception):
     """The root of everything that duet-rpc raises on purpose."""
 
+    idempotency_key: str | None = None
+    """The key of the command that failed, for sending the very same command again."""
+
 
 class UsageError(DuetError):
     """The library was used in a way that cannot work; the text says what to do instead."""

@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
+from duet_rpc.calls import encode_params
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.framing import Framing
-from duet_rpc.threads import STALL, encode_params
+from duet_rpc.threads import STALL
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 
@@ -59,6 +60,8 @@ class LoopHost:
         id: str,
         principal: str = "local",
         closes_on_lost_boundary: bool = False,
+        answers_faults: bool = True,
+        loss: Callable[[], Exception] = lambda: ConnectionLost("the peer closed the connection"),
         logger: Callable[[Context], Any] | None = None,
         on_end: Callable[["LoopHost"], None] = lambda host: None,
     ) -> None:
@@ -70,6 +73,7 @@ class LoopHost:
             id=id,
             principal=principal,
             closes_on_lost_boundary=closes_on_lost_boundary,
+            answers_faults=answers_faults,
         )
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes)
         self.input_ended = False
@@ -81,6 +85,7 @@ class LoopHost:
         self._policy = dispatcher.policy
         self._log = dispatcher.log
         self._logger = logger
+        self._loss = loss
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.get_ident()
@@ -230,6 +235,7 @@ class LoopHost:
         if ended:
             self.input_ended = True
             self.connection.end_of_input()
+            self.connection.calls.lose(self._loss())
         self._watch_frame(framing)
         self._arrange()
 
@@ -266,9 +272,9 @@ class LoopHost:
                 self._moved = connection.finished
                 self._stall_timer = self._loop.call_later(STALL, self._stalled)
         if self.outbox.lost or connection.broken and not self.outbox.size:
-            self._end()
+            self.close(self._loss())
         elif self.input_ended and connection.idle and not self.outbox.size:
-            self._end()
+            self.close()
 
     def _read_file(self) -> None:
         """A regular file is always ready; epoll refuses it, so we take turns with the loop."""
@@ -297,9 +303,6 @@ class LoopHost:
         if self.connection.finished == self._moved:
             self.connection.refuse()
         self._arrange()
-
-    def _end(self) -> None:
-        self.close()
 
     def close(self, error: Exception | None = None) -> None:
         """Stop reading, cancel what runs, end every open call; idempotent."""

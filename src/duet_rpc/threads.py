@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from duet_rpc.calls import encode_params
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
@@ -396,13 +397,3 @@ class _BlockingReply:
                 host.turn(left)
         finally:
             connection.resume_slot()
-
-
-def encode_params(params: Any) -> bytes | None:
-    """Encode the params of a call of ours: a list, a dict, or anything that becomes an object."""
-    if params is None:
-        return None
-    encoded = msgspec.json.encode(params)
-    if encoded[:1] not in (b"{", b"["):
-        raise UsageError("params are a list or an object; wrap a single value in a list")
-    return encoded

@@ -1,0 +1,294 @@
+"""Calls as people make them: queries, commands with their key, batches, typed proxies, retries.
+
+Written once, as coroutines over a `Face`. The asyncio client awaits them; the blocking client runs
+the same coroutines to their end in one step, because its face never suspends. So neither knows more
+than the other, and this module knows neither event loops nor threads.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from duet_rpc.calls import encode_params
+from duet_rpc.errors import (
+    ConnectFailed,
+    InvalidAnswer,
+    RpcError,
+    TransportError,
+    UsageError,
+)
+from duet_rpc.retry import Retry
+
+T = TypeVar("T")
+Decode = Callable[[Any], Any]
+"""Makes the value of a raw result; raises `InvalidAnswer` if it does not fit."""
+
+
+USUAL: float = -1
+"""Stands for the client's own timeout."""
+
+
+class Expected(Struct, frozen=True):
+    """How long to wait for an answer, and what to make of it."""
+
+    decode: Decode
+    timeout: float | None
+    on_progress: Callable[[Any], None] | None = None
+    total_timeout: float | None = None
+    """The most that news of progress can extend the wait to."""
+
+
+class Item(Struct):
+    """One call of a batch: what to send, and what came of it."""
+
+    method: str
+    params: bytes | None
+    expected: Expected | None
+    """None for a notification."""
+    value: Any = None
+    failure: Exception | None = None
+    settled: bool = False
+
+    def result(self) -> Any:
+        """Return the result, or raise the error; only after the batch was sent."""
+        if not self.settled:
+            raise UsageError("the batch is sent on leaving its block; ask for results after that")
+        if self.failure is not None:
+            raise self.failure
+        return self.value
+
+    def error(self) -> Exception | None:
+        """Return the error, or None if there is a result."""
+        if not self.settled:
+            raise UsageError("the batch is sent on leaving its block; ask for results after that")
+        return self.failure
+
+
+class Face(Protocol):
+    """One connection that can be waited on: by an event loop, or by the calling thread."""
+
+    def request(self, method: str, params: bytes | None, expected: Expected) -> Awaitable[Any]:
+        """Send one call, once; settle with its result, an `RpcError` or a `TransportError`."""
+        ...
+
+    def request_all(self, items: Sequence[Item]) -> Awaitable[RpcError | None]:
+        """Send items in one array and settle each; return the error if the array was refused."""
+        ...
+
+    def send(self, method: str, params: bytes | None) -> Awaitable[None]:
+        """Send a notification."""
+        ...
+
+    def pause(self, seconds: float) -> Awaitable[None]:
+        """Wait between two tries."""
+        ...
+
+    def now(self) -> float:
+        """Tell the time by a clock that never goes back."""
+        ...
+
+
+class Caller:
+    """The logic of both clients: what is sent, how often, and what its answers mean."""
+
+    def __init__(self, face: Face, *, timeout: float | None, retry: Retry | None) -> None:
+        self._face = face
+        self._timeout = timeout
+        self._retry = retry
+        self._batch_limit: int | None = None
+
+    def expected(
+        self,
+        returns: Any,
+        timeout: float | None,
+        on_progress: Callable[[Any], None] | None = None,
+        total_timeout: float | None = None,
+    ) -> Expected:
+        """Say what a call waits for; `USUAL` is the client's own timeout."""
+        seconds = self._timeout if timeout == USUAL else timeout
+        return Expected(decoder(returns), seconds, on_progress, total_timeout)
+
+    async def query(self, method: str, params: Any, expected: Expected, retry: Retry | None) -> Any:
+        """Call a method that changes nothing; it is sent again when that can help."""
+        return await self._try(method, encode_params(params), expected, retry or self._retry)
+
+    async def command(
+        self, method: str, params: Any, key: str | None, expected: Expected, retry: Retry | None
+    ) -> Any:
+        """Call a method with effects; its key is made once, so that a retry is the same command."""
+        key = key if key is not None else new_key()
+        try:
+            return await self._try(
+                method, params_with_key(params, key), expected, retry or self._retry
+            )
+        except (TransportError, RpcError) as error:
+            error.idempotency_key = key
+            raise
+
+    async def outcome(self, method: str, key: str, expected: Expected) -> Any:
+        """Ask the server what became of a command."""
+        params = msgspec.json.encode({"method": method, "idempotency_key": key})
+        return await self._try("rpc.outcome", params, expected, self._retry)
+
+    async def _try(
+        self, method: str, params: bytes | None, expected: Expected, retry: Retry | None
+    ) -> Any:
+        if retry is None:
+            return await self._face.request(method, params, expected)
+        begun = self._face.now()
+        for delay in retry.delays():
+            try:
+                return await self._face.request(method, params, expected)
+            except RpcError as error:
+                if not error.retryable:
+                    raise
+                delay = max(delay, retry_after(error))
+                failure: Exception = error
+            except (TransportError, ConnectFailed) as error:
+                failure = error
+            if self._face.now() + delay - begun > retry.total:
+                raise failure
+            await self._face.pause(delay)
+        return await self._face.request(method, params, expected)
+
+    async def send_batch(self, items: Sequence[Item]) -> None:
+        """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""
+        limit = self._batch_limit
+        at = 0
+        while at < len(items):
+            part = items[at : at + limit] if limit else items[at:]
+            if limit == 1:
+                await self._send_alone(part[0])
+            else:
+                refusal = await self._face.request_all(part)
+                if refusal is not None:
+                    smaller = accepted_batch(refusal, len(part))
+                    if smaller is None:
+                        for item in part:
+                            item.failure, item.settled = refusal, True
+                    else:
+                        self._batch_limit = limit = smaller
+                        continue
+            at += len(part)
+
+    async def _send_alone(self, item: Item) -> None:
+        try:
+            if item.expected is None:
+                await self._face.send(item.method, item.params)
+            else:
+                item.value = await self._face.request(item.method, item.params, item.expected)
+        except (RpcError, TransportError) as error:
+            item.failure = error
+        item.settled = True
+
+
+class BatchItems:
+    """The calls of one batch; each has its own result or error once the batch was sent."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._items: list[Item] = []
+
+    def call(
+        self, method: str, params: Any = None, *, timeout: float | None = USUAL, returns: Any = Any
+    ) -> Item:
+        """Add a call."""
+        return self._add(method, encode_params(params), self._caller.expected(returns, timeout))
+
+    query = call
+
+    def command(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = USUAL,
+        returns: Any = Any,
+    ) -> Item:
+        """Add a command with its key."""
+        encoded = params_with_key(params, key if key is not None else new_key())
+        return self._add(method, encoded, self._caller.expected(returns, timeout))
+
+    def notify(self, method: str, params: Any = None) -> Item:
+        """Add a notification."""
+        return self._add(method, encode_params(params), None)
+
+    def _add(self, method: str, params: bytes | None, expected: Expected | None) -> Item:
+        item = Item(method, params, expected)
+        self._items.append(item)
+        return item
+
+
+def accepted_batch(refusal: RpcError, sent: int) -> int | None:
+    """Read from a refusal how many items the server takes; None if it was about something else."""
+    if refusal.reason == "batch-not-supported":
+        return 1
+    if refusal.reason == "batch-too-large":
+        limit = refusal.data.get("limit")
+        if isinstance(limit, int) and 1 <= limit < sent:
+            return limit
+    return None
+
+
+def retry_after(error: RpcError) -> float:
+    """Read how long a refusal asks us to wait, in seconds."""
+    hint = error.data.get("retry_after_ms") if isinstance(error.data, dict) else None
+    return hint / 1000 if isinstance(hint, (int, float)) and 0 <= hint <= 60_000 else 0.0
+
+
+def new_key() -> str:
+    """Make an idempotency key that nobody else makes."""
+    return secrets.token_hex(16)
+
+
+def params_with_key(params: Any, key: str) -> bytes:
+    """Put the idempotency key beside the params of a command."""
+    encoded = encode_params(params)
+    if encoded is None or encoded == b"{}":
+        return msgspec.json.encode({"idempotency_key": key})
+    if encoded[:1] != b"{":
+        raise UsageError("a command's params are named (a dict), so that its key can stand beside")
+    return b'{"idempotency_key":%b,%b' % (msgspec.json.encode(key), encoded[1:])
+
+
+_DECODERS: dict[Any, Decode] = {}
+
+
+def decoder(returns: Any) -> Decode:
+    """Make, once for each type, what decodes a raw result into it."""
+    try:
+        return _DECODERS[returns]
+    except (KeyError, TypeError):
+        pass
+    if returns is Raw:
+        return bytes
+    try:
+        decode = msgspec.json.Decoder(returns).decode
+    except TypeError as error:
+        raise UsageError(f"results cannot be decoded into {returns}: {error}") from None
+
+    def decode_result(raw: Any) -> Any:
+        try:
+            return decode(raw)
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            raise InvalidAnswer(f"the result is not what was asked for: {error}") from None
+
+    if len(_DECODERS) < 1000:
+        try:
+            _DECODERS[returns] = decode_result
+        except TypeError:
+            pass  # an unhashable hint is made anew each time
+    return decode_result
+
+
+def with_progress_token(params: bytes | None, token: int) -> bytes:
+    """Ask the server for news of this call, under the id that it will have."""
+    if params is None or params == b"{}":
+        return b'{"_meta":{"progressToken":%d}}' % token
+    if params[:1] != b"{":
+        raise UsageError("progress can be asked for only with named params (a dict)")
+    return b'{"_meta":{"progressToken":%d},%b' % (token, params[1:])

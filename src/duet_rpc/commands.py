@@ -1,0 +1,109 @@
+"""Where commands meet the ledger: what a job means to it, and what its outcomes mean on the wire.
+
+The dispatcher knows handlers and errors, the ledger knows keys and records; this module is the only
+one that knows both. The ledger is opened when the first command with a key comes, so that a service
+that has none pays nothing for it.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from duet_rpc.dispatch import Failure, Job, error_member
+from duet_rpc.errors import InternalError, ResultUnserializable
+from duet_rpc.ledger.fingerprint import fingerprint
+from duet_rpc.ledger.machine import Command, State
+
+if TYPE_CHECKING:
+    from duet_rpc.ledger import Ledger, Ran, Run
+
+
+class Commands:
+    """Runs the commands of a server through one ledger."""
+
+    def __init__(self, open_ledger: "Callable[[], Ledger]") -> None:
+        self._open_ledger = open_ledger
+        self._opened: Ledger | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def ledger(self) -> "Ledger":
+        """The ledger, opened on first use."""
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    self._opened = self._open_ledger()
+        return self._opened
+
+    def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
+        """Run a `def` once for its key."""
+
+        def once(run: "Run") -> "Ran":
+            try:
+                return _succeeded(work(run.transaction))
+            except BaseException as error:
+                return _failed(failure(error, job))
+
+        return self.ledger.run(_command(job), once)
+
+    async def run_async(
+        self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
+    ) -> bytes:
+        """Run an `async def` once for its key."""
+        from asyncio import CancelledError
+
+        async def once(run: "Run") -> "Ran":
+            try:
+                return _succeeded(await work(run.transaction))
+            except CancelledError:
+                raise  # the ledger decides what that means for the command
+            except BaseException as error:
+                return _failed(failure(error, job))
+
+        return await self.ledger.run_async(_command(job), once)
+
+    def outcome(self, principal: str, method: str, key: str) -> Any:
+        """Tell what became of a command: its state, and its result or error once it has one."""
+        record = self.ledger.outcome(principal, method, key)
+        if record is None:
+            return {"state": "none"}
+        if record.state is State.DONE and record.outcome is not None:
+            return Raw(b'{"state":"done",%b}' % record.outcome)
+        return {"state": record.state.value}
+
+    def close(self) -> None:
+        """Give back what the store holds; idempotent."""
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _command(job: Job) -> Command:
+    context, promise, key = job.context, job.method.promise, job.key
+    assert context is not None and promise is not None and key is not None, "prepared as a command"
+    return Command(
+        principal=context.principal,
+        method=job.method.name,
+        key=key,
+        fingerprint=fingerprint(job.method.name, job.params),
+        promise=promise,
+        correlation_id=context.correlation_id,
+    )
+
+
+def _succeeded(member: bytes) -> "Ran":
+    from duet_rpc.ledger.running import Ran
+
+    return Ran(member)
+
+
+def _failed(error: Any) -> "Ran":
+    from duet_rpc.ledger.running import Ending, Ran
+
+    ending = Ending.DECLARED
+    if isinstance(error, ResultUnserializable):
+        ending = Ending.UNSERIALIZABLE
+    elif type(error) is InternalError:
+        ending = Ending.FAILED
+    return Ran(error_member(error), ending)

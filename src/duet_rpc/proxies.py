@@ -1,0 +1,113 @@
+"""Objects whose methods are calls: typed by a `Protocol` class, or named by the `Service` itself.
+
+An interface says by `@query` and `@command` what kind each method is; one that says nothing is
+called once and never again. The kinds decide how a lost call is retried, so they belong to the
+interface.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+from duet_rpc.errors import UsageError
+from duet_rpc.service import Kind, Service
+
+F = TypeVar("F", bound=Callable[..., Any])
+_KIND = "__duet_rpc_kind__"
+
+
+def query(method: F) -> F:
+    """Mark a method of an interface as one that changes nothing."""
+    setattr(method, _KIND, Kind.QUERY)
+    return method
+
+
+def command(method: F) -> F:
+    """Mark a method of an interface as one with effects."""
+    setattr(method, _KIND, Kind.COMMAND)
+    return method
+
+
+class Client(Protocol):
+    """What a proxy needs of either client."""
+
+    def call(self, method: str, params: Any = None, *, returns: Any = Any) -> Any:
+        """Call once."""
+        ...
+
+    def query(self, method: str, params: Any = None, *, returns: Any = Any) -> Any:
+        """Call, again if need be."""
+        ...
+
+    def command(self, method: str, params: Any = None, *, returns: Any = Any) -> Any:
+        """Call under a key."""
+        ...
+
+
+class _Proxy:
+    def __init__(self, title: str, methods: dict[str, Callable[..., Any]]) -> None:
+        self.__dict__.update(methods)
+        self._title = title
+
+    def __repr__(self) -> str:
+        return f"<proxy of {self._title}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{self._title} has no method {name}")
+
+
+def make_proxy(client: Client, interface: Any, name: str) -> Any:
+    """Make the proxy of an interface, whose methods the server has under `name.`."""
+    if isinstance(interface, Service):
+        prefix = f"{interface.name}." if interface.name else ""
+        methods = {
+            method.name.removeprefix(prefix): _calling(
+                client,
+                method.name,
+                method.kind,
+                [parameter.name for parameter in method.parameters.listed],
+                method.parameters.returns,
+            )
+            for method in interface
+        }
+        return _Proxy(interface.name or "the service", methods)
+    methods = {}
+    for attribute, function in vars(interface).items():
+        if attribute.startswith("_") or not hasattr(function, "__code__"):
+            continue
+        code = function.__code__
+        parameters = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+        hints = get_type_hints(function, include_extras=True)
+        methods[attribute] = _calling(
+            client,
+            f"{name}.{attribute}" if name else attribute,
+            getattr(function, _KIND, None),
+            parameters,
+            hints.get("return", Any),
+        )
+    if not methods:
+        raise UsageError(
+            f"{interface!r} has no methods to call; give a Protocol class or a Service"
+        )
+    return _Proxy(interface.__name__, methods)
+
+
+def _calling(
+    client: Client, full_name: str, kind: Kind | None, parameters: list[str], returns: Any
+) -> Callable[..., Any]:
+    send = {Kind.QUERY: client.query, Kind.COMMAND: client.command, None: client.call}[kind]
+    returns = type(None) if returns is None else returns
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(parameters):
+            raise TypeError(f"{full_name} takes {len(parameters)} values, not {len(args)}")
+        params = dict(zip(parameters, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in parameters:
+                raise TypeError(f"{full_name} has no parameter {name}")
+            if name in params:
+                raise TypeError(f"{full_name} was given {name} twice")
+            params[name] = value
+        return send(full_name, params or None, returns=returns)
+
+    method.__name__ = full_name
+    return method

@@ -1,0 +1,89 @@
+"""Ways to reach a server: each opens a link, which knows its channel and how it came to be lost."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.transports.channel import Channel
+
+
+class Link(Struct):
+    """One open way to a server."""
+
+    channel: Channel
+    is_network: bool
+    """A fault that loses the boundary between frames ends it, instead of being skipped."""
+    loss: Callable[[], ConnectionLost]
+    """Says, after the end of the input, what happened."""
+    end: Callable[[], object]
+    """Gives everything back: the descriptors, and a child process. Blocks, idempotent."""
+
+
+class Opener(Protocol):
+    """Opens links to one server, again after a loss."""
+
+    def open(self) -> Link:
+        """Connect; blocks. Raises `ConnectFailed`."""
+        ...
+
+
+class SocketOpener:
+    """Connects to a server that listens at `unix:PATH` or `tcp://HOST:PORT`."""
+
+    def __init__(self, target: str, *, timeout: float = 10.0) -> None:
+        from duet_rpc.transports.sockets import parse_target
+
+        self._target = parse_target(target)
+        self._timeout = timeout
+
+    def open(self) -> Link:
+        """Connect."""
+        channel = self._target.connect(self._timeout)
+        return Link(
+            channel,
+            is_network=True,
+            loss=lambda: ConnectionLost(f"the server at {self._target} closed the connection"),
+            end=channel.close,
+        )
+
+
+class ChildOpener:
+    """Starts a server as a child process, again after a crash within limits."""
+
+    MINUTE = 60.0
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        restarts: int = 3,
+        on_stderr: Callable[[str], None] | None = None,
+    ) -> None:
+        self._command = command
+        self._cwd = cwd
+        self._env = env
+        self._restarts = restarts
+        self._on_stderr = on_stderr
+        self._started: deque[float] = deque()
+
+    def open(self) -> Link:
+        """Start the process, unless it has crashed too often of late."""
+        from duet_rpc.transports.child import Child
+
+        now = time.monotonic()
+        while self._started and now - self._started[0] > self.MINUTE:
+            self._started.popleft()
+        if len(self._started) > self._restarts:
+            raise ConnectFailed(
+                f"{self._command[0]} was started {len(self._started)} times within a minute;"
+                " it is not started again for now"
+            )
+        child = Child(self._command, cwd=self._cwd, env=self._env, on_stderr=self._on_stderr)
+        self._started.append(now)
+        return Link(child.channel, is_network=False, loss=child.loss, end=child.end)
