@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import psycopg
 from psycopg import errors
@@ -142,6 +142,8 @@ class PostgresStore:
         if pool is None:
             gate = LoopGate(self._max_transactions)
             pool = self._on_loops[loop] = Pool(self._connector(AsyncGuest), gate)
+            # Connections do not outlive the loop that they were made on.
+            finalize(loop, pool.close)
         return await begin(pool, claim, patience)
 
     def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
