@@ -8,11 +8,11 @@ Laws of this file:
 - A request runs when the policy has room, else it waits in the queue. Sequential is a limit of one.
 - Every request is answered once. `Job.answered` is set where its answer is sent, and nowhere else.
 - While a handler runs inline the connection is lent: the baton lies in the list, and whoever takes
-it
-  may receive. So reading goes on although the thread that reads is in a handler.
+  it may receive. So reading goes on although the thread that reads is in a handler.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -156,7 +156,11 @@ class Connection:
         self.refusing = False
         """The queue is full and nothing moves: what comes is answered `overloaded`."""
         self.closing = False
-        """Set on the way out: what comes is answered `shutting-down`."""
+        """Set on the way out: what has not been started is answered `shutting-down`."""
+        self.last_words: frozenset[str] = frozenset()
+        """Methods that are served also then, and in a full queue: they ask for the end."""
+        self.on_last_words: Callable[[str], None] = lambda method: None
+        """Told when one of them has to wait behind others."""
         self.finished = 0
         """How many handlers have ended; the host sees by it whether anything moves."""
         self.baton: list[None] = []
@@ -361,12 +365,15 @@ class Connection:
                 self._start(waiting)
             else:
                 self._enqueue(waiting)
+                if message.method in self.last_words:
+                    self.on_last_words(message.method)
 
     def _register(self, message: Request | Notification, waiting: _Waiting) -> RpcError | None:
         """Note that an id is in flight; say why it may not be."""
-        if self.closing and not (message.method == "exit" and type(message) is Notification):
+        last_words = message.method in self.last_words
+        if self.closing and not last_words:
             return ShuttingDown()
-        if self.full:
+        if self.full and not last_words:
             self.stats.refused += 1
             return Overloaded(data={"retry_after_ms": RETRY_AFTER_MS})
         if type(message) is Request and message.id != NULL:
@@ -395,6 +402,8 @@ class Connection:
             self._send_answer(waiting.answer, place)
             return
         try:
+            if self.closing and message.method not in self.last_words:
+                raise ShuttingDown()
             job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
         except RpcError as error:
             self._release(message.id if type(message) is Request else None, waiting)
@@ -456,19 +465,29 @@ class Connection:
 
     def refuse_queued(self) -> None:
         """Answer everything that has not been started: we are shutting down."""
+        self.closing = True
         while self._arrived:
-            body = self._arrived.popleft()
-            if not isinstance(body, Fault):
-                self._take(body, may_start=False)
+            self._take(self._arrived.popleft(), may_start=False)
         while self._queue:
             waiting = self._dequeue()
-            if waiting.message is None:
-                self._send_answer(waiting.answer, waiting.place)
-                continue
             message = waiting.message
-            self._release(message.id if type(message) is Request else None, waiting)
-            self._refuse(message, waiting.place, ShuttingDown())
+            if message is None or message.method not in self.last_words:
+                self._start(waiting)  # which starts nothing any more
+            else:
+                self._speak_last(message, waiting)
         self.flush()
+
+    def _speak_last(self, message: Request | Notification, waiting: _Waiting) -> None:
+        """Serve a request for the end although a handler still runs; it needs no place."""
+        try:
+            job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
+        except RpcError as error:
+            self._refuse(message, waiting.place, error)
+            return
+        member = self.dispatcher.run(job)
+        if job.id is not None:
+            self._release(job.id, waiting)
+            self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), waiting.place)
 
     def refuse(self) -> None:
         """The queue has been full for too long: read on, and answer what comes `overloaded`."""
@@ -527,7 +546,7 @@ class Connection:
 
     def _answer(self, answer: bytes, place: tuple[_Batch, int] | None) -> None:
         """Send an answer that no handler made, in its turn where answers keep the order."""
-        if self._limit == 1 and (self._active or self._queue) and not self.full:
+        if self._limit == 1 and (self._active or self._queue or self.lent) and not self.full:
             self._enqueue(_Waiting(None, len(answer), place, answer))
         else:
             self._send_answer(answer, place)
