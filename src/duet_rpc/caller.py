@@ -52,6 +52,10 @@ class Item(Struct):
     failure: Exception | None = None
     settled: bool = False
 
+    def settle(self, value: Any, failure: Exception | None) -> None:
+        """Take what came of it."""
+        self.value, self.failure, self.settled = value, failure, True
+
     def result(self) -> Any:
         """Return the result, or raise the error; only after the batch was sent."""
         if not self.settled:
@@ -156,33 +160,34 @@ class Caller:
 
     async def send_batch(self, items: Sequence[Item]) -> None:
         """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""
-        limit = self._batch_limit
         at = 0
         while at < len(items):
-            part = items[at : at + limit] if limit else items[at:]
+            limit = self._batch_limit
             if limit == 1:
-                await self._send_alone(part[0])
-            else:
-                refusal = await self._face.request_all(part)
-                if refusal is not None:
-                    smaller = accepted_batch(refusal, len(part))
-                    if smaller is None:
-                        for item in part:
-                            item.failure, item.settled = refusal, True
-                    else:
-                        self._batch_limit = limit = smaller
-                        continue
+                await self._send_singly(items[at:])
+                return
+            part = items[at : at + limit] if limit else items[at:]
+            refusal = await self._face.request_all(part)
+            if refusal is not None:
+                self._batch_limit = accepted_batch(refusal, len(part))
+                if self._batch_limit is not None:
+                    continue
+                for item in part:
+                    item.settle(None, refusal)
             at += len(part)
 
-    async def _send_alone(self, item: Item) -> None:
-        try:
-            if item.expected is None:
-                await self._face.send(item.method, item.params)
-            else:
-                item.value = await self._face.request(item.method, item.params, item.expected)
-        except (RpcError, TransportError) as error:
-            item.failure = error
-        item.settled = True
+    async def _send_singly(self, items: Sequence[Item]) -> None:
+        sent: list[Awaitable[Any]] = [
+            self._face.send(item.method, item.params)
+            if item.expected is None
+            else self._face.request(item.method, item.params, item.expected)
+            for item in items
+        ]
+        for item, answer in zip(items, sent, strict=True):
+            try:
+                item.settle(await answer, None)
+            except (RpcError, TransportError) as error:
+                item.settle(None, error)
 
 
 class BatchItems:

@@ -18,28 +18,18 @@ from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Dispatcher, Log, Silence
 from duet_rpc.errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
-from duet_rpc.loop import LoopHost, Workers
+from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
+from duet_rpc.stats import ClientStats
 from duet_rpc.transports.links import ChildOpener, Link, Opener, SocketOpener
+from duet_rpc.workers import Workers
 
 P = TypeVar("P")
 _GRAIN = 0.01
 """Seconds between two marks: how much later than promised a timeout can be."""
-
-
-class Stats(msgspec.Struct):
-    """What happened to the calls of a client, counted over all its connections."""
-
-    calls: int = 0
-    timeouts: int = 0
-    cancelled: int = 0
-    lost: int = 0
-    connects: int = 0
-    unmatched_answers: int = 0
-    pending: int = 0
 
 
 class _Reply(asyncio.Future[Any]):
@@ -126,7 +116,7 @@ class Client:
         self._marked = 0.0
         self._expiry: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._counted = Stats()
+        self._counted = ClientStats()
         self._loop: asyncio.AbstractEventLoop
 
     @classmethod
@@ -188,12 +178,11 @@ class Client:
         self._link = link
         self._lost = None
         self._counted.connects += 1
+        policy = self._dispatcher.policy
         self._host = LoopHost(
             link.channel,
             self._dispatcher,
-            make_framing(
-                self._framing, max_message_bytes=self._dispatcher.policy.max_message_bytes
-            ),
+            make_framing(self._framing, max_message_bytes=policy.max_message_bytes),
             workers=self._workers,
             id=f"client-{self._counted.connects}",
             closes_on_lost_boundary=link.is_network,
@@ -239,7 +228,7 @@ class Client:
         self._workers.close()
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> ClientStats:
         """What happened so far."""
         stats = msgspec.structs.replace(self._counted)
         if self._host is not None:
@@ -308,7 +297,8 @@ class Client:
 
     def proxy(self, interface: type[P], name: str = "") -> P:
         """Make an object whose methods call the server's, typed by a `Protocol` class."""
-        return make_proxy(self, interface, name)
+        proxy: P = make_proxy(self, interface, name)
+        return proxy
 
     # The face of `Caller`.
 
@@ -383,17 +373,15 @@ class Client:
                     self._start_timer(reply, now, item.expected.timeout)
         self._host.connection.flush()
         for item, reply in zip(items, replies, strict=True):
-            item.settled = True
-            if reply is not None:
-                try:
-                    item.value = await reply
-                except asyncio.CancelledError:
-                    for other in replies:
-                        if other is not None:
-                            other.cancel()
-                    raise
-                except Exception as error:
-                    item.failure = error
+            try:
+                item.settle(None if reply is None else await reply, None)
+            except asyncio.CancelledError:
+                for other in replies:
+                    if other is not None:
+                        other.cancel()
+                raise
+            except Exception as error:
+                item.settle(None, error)
         return refusal[0] if refusal else None
 
     async def send(self, method: str, params: bytes | None) -> None:

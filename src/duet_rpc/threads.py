@@ -30,6 +30,9 @@ from duet_rpc.transports.outbox import Outbox
 
 STALL = 0.2
 """Seconds that a full queue may stand still before what comes is refused."""
+MAX_NESTED = 100
+"""Handlers that may wait for the peer inside one another. Each keeps its frames on the stack of the
+one reading thread, so there has to be an end."""
 
 
 class ThreadHost:
@@ -43,10 +46,20 @@ class ThreadHost:
         *,
         id: str = "stdio",
         principal: str = "local",
+        closes_on_lost_boundary: bool = False,
+        answers_faults: bool = True,
         logger: Callable[[Context], Any] | None = None,
     ) -> None:
         self.channel = channel
-        self.connection = Connection(dispatcher, framing, self, id=id, principal=principal)
+        self.connection = Connection(
+            dispatcher,
+            framing,
+            self,
+            id=id,
+            principal=principal,
+            closes_on_lost_boundary=closes_on_lost_boundary,
+            answers_faults=answers_faults,
+        )
         self.turns = 0
         """Counts the times that something came; a stand-in sees by it whether we move."""
         self.input_ended = False
@@ -68,6 +81,10 @@ class ThreadHost:
         self._moved = 0
         self.on_signal: Callable[[int], None] = lambda number: None
         self._stand_in: StandIn | None = None
+
+    def loss(self) -> Exception:
+        """Say what the end of the input means for calls that wait for their answer."""
+        return ConnectionLost("the peer closed the connection")
 
     # For the connection.
 
@@ -122,8 +139,7 @@ class ThreadHost:
     def lend_back(self, action: Callable[[], object]) -> None:
         """Do something to the connection from inside a handler, or from a thread of a handler's."""
         if threading.get_ident() != self._owner:
-            self._mail.append(action)
-            self.wake()
+            self.post(action)
             return
         baton = self.connection.baton
         try:
@@ -132,6 +148,23 @@ class ThreadHost:
             self.reclaim()
         action()
         baton.append(None)
+
+    def post(self, action: Callable[[], object]) -> None:
+        """Have something done by whoever reads, between two messages; any thread may call this."""
+        self._mail.append(action)
+        self.wake()
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing runs, waits or is on its way in either direction."""
+        connection = self.connection
+        return (
+            connection.idle
+            and not connection.lent
+            and not connection.framing.partial
+            and not connection.calls.open
+            and not self.outbox.size
+        )
 
     # Waiting.
 
@@ -144,9 +177,19 @@ class ThreadHost:
 
     def turn(self, timeout: float | None = None) -> None:
         """Wait until something comes or can be sent, and deal with it. Needs the baton."""
+        self.deal(self.wait(self.prepare(timeout)))
+
+    def prepare(self, timeout: float | None) -> float | None:
+        """Say what to wait for; return how long at most, our own clocks included."""
         self._register()
-        timeout = self._next_timeout(timeout)
-        ready = self._poll.poll(None if timeout is None else max(0, timeout) * 1000)
+        return self._next_timeout(timeout)
+
+    def wait(self, timeout: float | None) -> list[tuple[int, int]]:
+        """Wait; this part alone needs no baton."""
+        return self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
+
+    def deal(self, ready: list[tuple[int, int]]) -> None:
+        """Read and write what has become possible."""
         for fd, events in ready:
             if fd == self._wake_read:
                 self._woken()
@@ -173,18 +216,21 @@ class ThreadHost:
             self._stand_in.call()
         framing = self.connection.framing
         space = framing.space()
-        if space is None:
-            data = self.channel.receive()
-            if data:
-                self.connection.receive(data)
+        try:
+            if space is None:
+                data = self.channel.receive()
+                if data:
+                    self.connection.receive(data)
+                else:
+                    self._end_input()
             else:
-                self._end_input()
-        else:
-            count = self.channel.receive_into(space)
-            if count:
-                self.connection.filled(count)
-            else:
-                self._end_input()
+                count = self.channel.receive_into(space)
+                if count:
+                    self.connection.filled(count)
+                else:
+                    self._end_input()
+        except BlockingIOError:
+            return
         if framing.partial:
             if self._frame != framing.started:
                 self._frame = framing.started
@@ -196,6 +242,7 @@ class ThreadHost:
         self.input_ended = True
         self._frame_deadline = None
         self.connection.end_of_input()
+        self.connection.calls.lose(self.loss())
 
     def _register(self) -> None:
         reading = self.reads and not self.input_ended and self.connection.wants_data
@@ -250,10 +297,8 @@ class ThreadHost:
         while self._mail:
             self._mail.popleft()()
 
-    def close(self) -> None:
-        """Let go of the descriptors; every open call ends."""
-        self.connection.calls.lose(ConnectionLost("the connection was closed"))
-        self.channel.close()
+    def release(self) -> None:
+        """Give back the waking pipe; nobody may wait any more. The channel is its opener's."""
         for fd in (self._wake_read, self.wake_fd):
             os.close(fd)
 
@@ -390,9 +435,6 @@ class _BlockingReply:
             while not self._settled.is_set():
                 left = None if self._deadline is None else self._deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    return
-                if host.input_ended:
-                    self.settle(None, ConnectionLost("the peer closed the connection"))
                     return
                 host.turn(left)
         finally:

@@ -1,0 +1,17 @@
+"""What happened to the calls of a client, counted."""
+
+from msgspec import Struct
+
+
+class ClientStats(Struct):
+    """Counted over all connections of one client; `pending` is what waits right now."""
+
+    calls: int = 0
+    timeouts: int = 0
+    cancelled: int = 0
+    lost: int = 0
+    """Calls that ended with the connection."""
+    connects: int = 0
+    unmatched_answers: int = 0
+    """Answers that nobody waited for: late, repeated, or never asked for."""
+    pending: int = 0
