@@ -1,0 +1,232 @@
+"""Types and values in JSON's words, for callers who write another language.
+
+`type_name` says a hint, `accepted_values` lists a closed set, and `explain` turns msgspec's
+sentence about params that do not fit into what a caller can act on: which parameter, what was
+expected, what came. The text of an exception that a type's own check raises is never passed on: it
+was not written for the peer.
+"""
+
+import enum
+import re
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from duet_rpc.errors import InvalidParams
+
+_JSON_NAMES: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    None: "null",
+    Any: "any",
+    list: "array",
+    tuple: "array",
+    set: "array",
+    frozenset: "array",
+    dict: "object",
+    Mapping: "object",
+    Raw: "any",
+    bytes: "string",
+}
+
+_LIMITS = {
+    "gt": "> {}",
+    "ge": ">= {}",
+    "lt": "< {}",
+    "le": "<= {}",
+    "multiple_of": "a multiple of {}",
+    "min_length": "of length >= {}",
+    "max_length": "of length <= {}",
+    "pattern": "matching {}",
+}
+
+
+def type_name(hint: Any) -> str:
+    """Say a hint in JSON's words: `string`, `array of integer`, `integer >= 0`, `"up" | "down"`."""
+    if hasattr(hint, "__metadata__"):
+        return _limited(type_name(hint.__origin__), hint.__metadata__)
+    values = accepted_values(hint)
+    if values is not None:
+        return " | ".join(map(_spelled, values))
+    if _is_union(hint):
+        return " | ".join(type_name(part) for part in get_args(hint))
+    origin = get_origin(hint)
+    if origin is not None:
+        outer = _JSON_NAMES.get(origin, getattr(origin, "__name__", "object"))
+        inner = [part for part in get_args(hint) if part is not Ellipsis]
+        if outer == "array" and inner:
+            return f"array of {' | '.join(dict.fromkeys(type_name(part) for part in inner))}"
+        return outer
+    if hint in _JSON_NAMES:
+        return _JSON_NAMES[hint]
+    return getattr(hint, "__name__", str(hint))
+
+
+def accepted_values(hint: Any) -> list[Any] | None:
+    """List the values of a closed set; None if the set is open."""
+    if hasattr(hint, "__metadata__"):
+        return accepted_values(hint.__origin__)
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return [member.value for member in hint]
+    if _is_union(hint):
+        closed: list[Any] = []
+        for part in get_args(hint):
+            values = [None] if part is type(None) else accepted_values(part)
+            if values is None:
+                return None
+            closed += values
+        return closed
+    return None
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) is Union or isinstance(hint, types.UnionType)
+
+
+def _spelled(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else "null" if value is None else str(value)
+
+
+def _limited(name: str, metadata: tuple[Any, ...]) -> str:
+    limits = [
+        form.format(limit)
+        for meta in metadata
+        for field, form in _LIMITS.items()
+        if (limit := getattr(meta, field, None)) is not None
+    ]
+    return " ".join([name, ", ".join(limits)]) if limits else name
+
+
+# What does not fit.
+
+_MISSING = "Object missing required field `"
+_UNKNOWN = "Object contains unknown field `"
+_TOO_SHORT = re.compile(r"Expected `array` of (?:at least )?length \d+, got (\d+)")
+_TOO_LONG = re.compile(r"Expected `array` of at most length (\d+)")
+_WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_BEYOND_LIMIT = re.compile(r"Expected `([^`]*)` (.*)")
+_STEP = re.compile(r"\[(\.\.\.|\d+)\]|([^.\[]+)")
+
+_MAX_LOOK = 4096
+_MAX_SHOWN = 80
+
+
+def invalid(param: str, expected: str, received: str, hint: Any = Any) -> InvalidParams:
+    """Make the error that names a parameter; a closed set is listed."""
+    data: dict[str, Any] = {"param": param, "expected": expected, "received": received}
+    accepted = accepted_values(hint)
+    if accepted is not None:
+        data["accepted"] = accepted
+    return InvalidParams(data=data)
+
+
+def explain(
+    error: msgspec.ValidationError,
+    params: bytes,
+    hints: Mapping[str, Any],
+    positions: list[str],
+    rest: str | None = None,
+) -> InvalidParams:
+    """Say what is wrong with params.
+
+    `positions` are the names of the parameters that an array fills; `rest` is the name of the one
+    that takes all of it.
+    """
+    text = str(error)
+    # Found from the end: what stands before may be the caller's own text, of any length.
+    at = text.rfind(" - at `")
+    sentence, path = (text, "") if at < 0 else (text[:at], text[at:])
+    steps = [inner or name for inner, name in _STEP.findall(path.rpartition("$")[2].rstrip("`"))]
+    values = steps
+    if rest is not None:
+        steps = [rest, *steps]
+    elif steps and steps[0].isdigit():
+        steps = [positions[int(steps[0])], *steps[1:]]
+    param = _joined(steps)
+    hint = _hint_at(hints, steps)
+    if error.__cause__ is not None:  # a type's own check
+        return invalid(param, type_name(hint), _shown(params, values), hint)
+    if sentence.startswith(_MISSING):
+        steps = [*steps, sentence[len(_MISSING) : -1]]
+        hint = _hint_at(hints, steps)
+        return invalid(_joined(steps), type_name(hint), "nothing", hint)
+    if sentence.startswith(_UNKNOWN):
+        name = sentence[len(_UNKNOWN) : -1]
+        known = f"no such parameter (known: {', '.join(hints) or 'none'})"
+        expected = "no such member" if steps else known
+        return invalid(_joined([*steps, _shortened(name)]), expected, "a value")
+    if not steps and (match := _TOO_SHORT.match(sentence)):
+        name = positions[int(match[1])]
+        return invalid(name, type_name(hints[name]), "nothing", hints[name])
+    if not steps and (match := _TOO_LONG.match(sentence)):
+        return invalid("params", f"at most {match[1]} values", "more")
+    if match := _WRONG_TYPE.match(sentence):
+        exact = accepted_values(hint) is not None or hasattr(hint, "__metadata__")
+        expected = type_name(hint) if exact else _json_words(match[1])
+        return invalid(param, expected, _json_words(match[2]), hint)
+    if match := _BEYOND_LIMIT.match(sentence):
+        expected = f"{_json_words(match[1])} {match[2]}"
+        return invalid(param, expected, _shown(params, values), hint)
+    if sentence.endswith("out of range"):
+        return invalid(param, type_name(hint), "a number out of range", hint)
+    return invalid(param, type_name(hint), _shown(params, values), hint)
+
+
+def _joined(steps: list[str]) -> str:
+    """Write a path as people do: `note.tags[0]`."""
+    path = "".join(f"[{step}]" if step == "..." or step.isdigit() else f".{step}" for step in steps)
+    return path.removeprefix(".") or "params"
+
+
+def _hint_at(hints: Mapping[str, Any], steps: list[str]) -> Any:
+    """Follow a path through the hints; `Any` where it cannot be followed."""
+    if not steps:
+        return Any
+    hint = hints.get(steps[0], Any)
+    for step in steps[1:]:
+        hint = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
+        if _is_union(hint):
+            parts = [part for part in get_args(hint) if part is not type(None)]
+            hint = parts[0] if len(parts) == 1 else Any
+        inner = get_args(hint)
+        if step == "..." or step.isdigit():
+            fixed = get_origin(hint) is tuple and Ellipsis not in inner
+            index = int(step) if fixed else -1 if step == "..." else 0
+            hint = inner[index] if inner else Any
+        else:
+            try:
+                hint = get_type_hints(hint, include_extras=True).get(step, Any)
+            except (TypeError, NameError):
+                return Any
+    return hint
+
+
+def _shown(params: bytes, steps: list[str]) -> str:
+    """Spell the value that came, if it is short; a large one is not worth a second decoding."""
+    if len(params) > _MAX_LOOK or "..." in steps:
+        return "another value"
+    try:
+        value = msgspec.json.decode(params)
+        for step in steps:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+    except (msgspec.ValidationError, LookupError, TypeError):
+        return "another value"
+    return _shortened(msgspec.json.encode(value).decode())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def _json_words(words: str) -> str:
+    """Say Python's type names, as msgspec spells them, in JSON's words."""
+    named = {"int": "integer", "str": "string", "float": "number", "bool": "boolean"}
+    return re.sub(r"\b(int|str|float|bool)\b", lambda match: named[match[0]], words)
