@@ -12,6 +12,8 @@ A program hands `main` a function for each role that it can take; the loops are 
 Nothing but `sys` is imported before it is needed: the time from spawn to first answer is measured.
 """
 
+from __future__ import annotations
+
 import sys
 
 TYPE_CHECKING = False
@@ -34,12 +36,12 @@ if TYPE_CHECKING:
 
 def main(
     *,
-    serve: "Callable[[], object] | None" = None,
-    listen: "Callable[[str], object] | None" = None,
-    connect: "Callable[[list[str]], AbstractAsyncContextManager[Call]] | None" = None,
-    connect_blocking: "Callable[[list[str]], AbstractContextManager[Submit]] | None" = None,
-    dispatch: "Callable[[], Answer] | None" = None,
-    run: "Callable[[Any], Any] | None" = None,
+    serve: Callable[[], object] | None = None,
+    listen: Callable[[str], object] | None = None,
+    connect: Callable[[list[str]], AbstractAsyncContextManager[Call]] | None = None,
+    connect_blocking: Callable[[list[str]], AbstractContextManager[Submit]] | None = None,
+    dispatch: Callable[[], Answer] | None = None,
+    run: Callable[[Any], Any] | None = None,
 ) -> None:
     """Take the role that the command line names. `run` replaces `asyncio.run` for async clients."""
     match sys.argv[1:]:
@@ -62,7 +64,7 @@ def main(
             raise SystemExit(f"this program has no role {role}")
 
 
-def _plan(text: str) -> "Plan":
+def _plan(text: str) -> Plan:
     import json
 
     plan: Plan = json.loads(text)
@@ -72,7 +74,7 @@ def _plan(text: str) -> "Plan":
     return plan
 
 
-def _report(measures: "Measures") -> None:
+def _report(measures: Measures) -> None:
     import json
 
     print(json.dumps(measures))
@@ -93,7 +95,7 @@ class _Watch:
         self._clocks = perf_counter, process_time
         self._wall, self._cpu = perf_counter(), process_time()
 
-    def measures(self, latencies: "list[float] | None" = None) -> "Measures":
+    def measures(self, latencies: list[float] | None = None) -> Measures:
         wall, cpu = (clock() for clock in self._clocks)
         found = {"wall": wall - self._wall, "cpu": cpu - self._cpu}
         if latencies:
@@ -103,42 +105,42 @@ class _Watch:
         return found
 
 
-async def _call(client: "AbstractAsyncContextManager[Call]", plan: "Plan") -> "Measures":
+async def _call(client: AbstractAsyncContextManager[Call], plan: Plan) -> Measures:
     async with client as call:
-        await _calls(call, plan, plan["warmup"])
+        await _calls(call, plan, range(-plan["warmup"], 0))
         watch = _Watch()
-        latencies = await _calls(call, plan, plan["count"])
+        latencies = await _calls(call, plan, range(plan["count"]))
         return watch.measures(latencies)
 
 
-async def _calls(call: "Call", plan: "Plan", count: int) -> "list[float]":
+async def _calls(call: Call, plan: Plan, numbers: range) -> list[float]:
     import asyncio
     from time import perf_counter
 
+    method, ask = _question(plan)
     latencies: list[float] = []
     match plan["work"]:
         case "one":
-            for number in range(count):
+            for number in numbers:
+                params = ask(number)
                 start = perf_counter()
-                got = await call("add", {"a": number, "b": 1})
+                got = await call(method, params)
                 latencies.append(perf_counter() - start)
                 check(got, number + 1)
         case "window":
-            numbers = iter(range(count))
+            shared = iter(numbers)
 
             async def caller() -> None:
-                for number in numbers:
-                    check(await call("add", {"a": number, "b": 1}), number + 1)
+                for number in shared:
+                    check(await call(method, ask(number)), number + 1)
 
             await asyncio.gather(*(caller() for _ in range(plan["width"])))
         case "rounds":
-            for numbers_of_round in _rounds(count, plan["width"]):
-                got = await asyncio.gather(
-                    *(call("add", {"a": number, "b": 1}) for number in numbers_of_round)
-                )
-                check(got, [number + 1 for number in numbers_of_round])
+            for group in _groups(numbers, plan["width"]):
+                got = await asyncio.gather(*(call(method, ask(number)) for number in group))
+                check(got, [number + 1 for number in group])
         case "echo":
-            for _ in range(count):
+            for _ in numbers:
                 start = perf_counter()
                 got = await call("echo", {"value": plan["value"]})
                 latencies.append(perf_counter() - start)
@@ -147,41 +149,43 @@ async def _calls(call: "Call", plan: "Plan", count: int) -> "list[float]":
     return latencies
 
 
-def _call_blocking(client: "AbstractContextManager[Submit]", plan: "Plan") -> "Measures":
+def _call_blocking(client: AbstractContextManager[Submit], plan: Plan) -> Measures:
     with client as submit:
-        _calls_blocking(submit, plan, plan["warmup"])
+        _calls_blocking(submit, plan, range(-plan["warmup"], 0))
         watch = _Watch()
-        latencies = _calls_blocking(submit, plan, plan["count"])
+        latencies = _calls_blocking(submit, plan, range(plan["count"]))
         return watch.measures(latencies)
 
 
-def _calls_blocking(submit: "Submit", plan: "Plan", count: int) -> "list[float]":
+def _calls_blocking(submit: Submit, plan: Plan, numbers: range) -> list[float]:
     from collections import deque
     from time import perf_counter
 
+    method, ask = _question(plan)
     latencies: list[float] = []
     match plan["work"]:
         case "one":
-            for number in range(count):
+            for number in numbers:
+                params = ask(number)
                 start = perf_counter()
-                got = submit("add", {"a": number, "b": 1}).result()
+                got = submit(method, params).result()
                 latencies.append(perf_counter() - start)
                 check(got, number + 1)
         case "window":
             pending: deque[tuple[int, Pending]] = deque()
-            for number in range(count):
+            for number in numbers:
                 if len(pending) == plan["width"]:
                     oldest, answer = pending.popleft()
                     check(answer.result(), oldest + 1)
-                pending.append((number, submit("add", {"a": number, "b": 1})))
+                pending.append((number, submit(method, ask(number))))
             for number, answer in pending:
                 check(answer.result(), number + 1)
         case "rounds":
-            for numbers in _rounds(count, plan["width"]):
-                answers = [submit("add", {"a": number, "b": 1}) for number in numbers]
-                check([answer.result() for answer in answers], [number + 1 for number in numbers])
+            for group in _groups(numbers, plan["width"]):
+                answers = [submit(method, ask(number)) for number in group]
+                check([answer.result() for answer in answers], [number + 1 for number in group])
         case "echo":
-            for _ in range(count):
+            for _ in numbers:
                 start = perf_counter()
                 got = submit("echo", {"value": plan["value"]}).result()
                 latencies.append(perf_counter() - start)
@@ -190,9 +194,16 @@ def _calls_blocking(submit: "Submit", plan: "Plan", count: int) -> "list[float]"
     return latencies
 
 
-def _rounds(count: int, width: int) -> "Iterator[range]":
-    for start in range(0, count, width):
-        yield range(start, min(count, start + width))
+def _question(plan: Plan) -> tuple[str, Callable[[int], dict[str, Any]]]:
+    """The method to call and its params for a number; the answer is the number and one."""
+    if name := plan.get("command"):
+        return "commit", lambda number: {"a": number, "b": 1, "idempotency_key": f"{name} {number}"}
+    return "add", lambda number: {"a": number, "b": 1}
+
+
+def _groups(numbers: range, width: int) -> Iterator[range]:
+    for start in range(0, len(numbers), width):
+        yield numbers[start : start + width]
 
 
 _REQUEST = {"jsonrpc": "2.0", "method": "add", "params": {"a": 1, "b": 2}, "id": 7}
@@ -201,7 +212,7 @@ _ANSWER = {"jsonrpc": "2.0", "result": 3, "id": 7}
 BATCH = 50
 
 
-def _dispatch(answer: "Answer", kind: str, count: int) -> "Measures":
+def _dispatch(answer: Answer, kind: str, count: int) -> Measures:
     """Seconds for one message (one item, in a batch), the quickest of five loops."""
     import json
     from time import perf_counter
@@ -231,11 +242,11 @@ class Done:
     def __init__(self, value: object) -> None:
         self._value = value
 
-    def result(self) -> "Any":
+    def result(self) -> Any:
         return self._value
 
 
-def spawn(program: "list[str]") -> "Any":
+def spawn(program: list[str]) -> Any:
     """Start PROGRAM as a stdio server, on pipes, for a client that does not do so itself."""
     import subprocess
 

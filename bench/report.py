@@ -87,6 +87,7 @@ GOALS = [
     Goal("W5", "text9.time", "gRPC", 1, ours="duet-rpc raw"),
     Goal("W7", "request", "codec alone", 1.5, ours="duet-rpc dispatcher"),
     Goal("W7", "request", "jayson", 1 / 3, ours="duet-rpc dispatcher"),
+    Goal("W11", "sqlite.many", "duet-rpc", 10, other_figure=("W11", "sqlite.one")),
     Goal("W8", "answer", "vscode-jsonrpc", 0.6),
 ]
 

@@ -33,8 +33,9 @@ class Peer:
     program: tuple[str, ...]
     """The command line without its role."""
     roles: frozenset[str]
-    """What it takes part in: as a server `serve`, `listen`, `batch`; as a client the plans of the
-    driver protocol, `one`, `window`, `rounds`, `echo`; in process `dispatch:` and a kind."""
+    """What it takes part in: as a server `serve`, `listen`, `batch`, `commands`; as a client the
+    plans of the driver protocol, `one`, `window`, `rounds`, `echo`; in process `dispatch:` and a
+    kind."""
     imports: tuple[str, ...] = ()
     """A command that does nothing but load the library."""
     framing: Literal["header", "line"] = "header"
@@ -78,7 +79,8 @@ def ours(root: Path = ROOT, name: str = "duet-rpc") -> list[Peer]:
         )
 
     return [
-        column("", f"serve batch {_DISPATCH}"),
+        column("", f"serve batch one window rounds echo commands {_DISPATCH}"),
+        column(" on uvloop", "one window rounds", "uvloop"),
         column(" concurrent", "serve batch", "concurrent"),
         column(" dispatcher", "dispatch:request", "dispatcher"),
         _bare_client(column("", "")),
@@ -114,6 +116,7 @@ def peers() -> list[Peer]:
         _limit("minimum, joined writes", "minimum", "serve window", "joined"),
         _limit("raw echo", "echo", "one"),
         _limit("codec alone", "codec", _DISPATCH),
+        _limit("raw commit", "commit", "commands"),
     ]  # fmt: skip
 
 

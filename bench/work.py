@@ -8,6 +8,7 @@ import json
 import os
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,11 +50,11 @@ class Scale:
 
 FULL = Scale(
     repetitions=7, stream=100_000, trips=5_000, window=50_000, rounds=50_000, dispatched=50_000,
-    starts=5, large=(1, 9), connections=1_000, flood=2.0, commands=2_000,
+    starts=5, large=(1, 9), connections=1_000, flood=2.0, commands=200,
 )  # fmt: skip
 QUICK = Scale(
     repetitions=2, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
-    starts=2, large=(1,), connections=200, flood=0.5, commands=200,
+    starts=2, large=(1,), connections=200, flood=0.5, commands=50,
 )  # fmt: skip
 
 
@@ -257,6 +258,31 @@ def _latency(peer: Peer, path: str, seconds: float) -> float:
     return sorted(taken)[len(taken) * 99 // 100]
 
 
+def commands(peer: Peer, scale: Scale) -> Figures:
+    """W11: commands with a key, each durable before it is answered, beside the raw commit loop."""
+    figures = {}
+    for store in STORES:
+        # Beside the peers, not in a temporary folder, which may be memory and never sync.
+        with tempfile.TemporaryDirectory(dir=HERE / ".peers") as folder:
+            if peer.kind == "ours":
+                server = (*peer.program, f"store={store}", folder)
+                figures[f"{store}.one"] = _command_rate(peer, server, 1, scale.commands)
+                figures[f"{store}.many"] = _command_rate(peer, server, 64, 20 * scale.commands)
+            elif store == "sqlite":
+                found = processes.measure(peer, "commit", str(scale.commands), folder)
+                figures[f"{store}.one"] = found["rate"]
+    return figures
+
+
+def _command_rate(peer: Peer, server: tuple[str, ...], width: int, count: int) -> float:
+    # The keys of the two plans must differ: what was done once is only looked up again.
+    plan = {"work": "window", "command": str(width), "width": width, "count": count, "warmup": 10}
+    done, _ = processes.call(peer, plan, server=server)
+    return count / done["wall"]
+
+
+STORES = {"memory": "memory", "sqlite": "SQLite"}
+
 ITEMS: dict[str, Item] = {
     "W1": Item("one at a time, own client and server", "one", round_trips, {
         "one.p50": Figure("one core, p50", "us"),
@@ -299,5 +325,10 @@ ITEMS: dict[str, Item] = {
     "W10": Item("round trips while another connection floods", "listen", fairness, {
         "alone": Figure("p99 alone", "us"),
         "flooded": Figure("p99 while flooded", "us"),
+    }),
+    "W11": Item("durable commands", "commands", commands, {
+        f"{store}.{width}": Figure(f"{title}, {how}", "/s")
+        for store, title in STORES.items()
+        for width, how in (("one", "one at a time"), ("many", "64 in flight"))
     }),
 }  # fmt: skip

@@ -2,7 +2,8 @@
 
 The first argument may name a variant. `concurrent` serves with sixteen handlers in flight on an
 event loop, where the rest have one in flight and no loop. `dispatcher` leaves the connection out of
-the work in process: no order, no queue, no ids in flight, as in the peers' dispatchers.
+the work in process: no order, no queue, no ids in flight, as in the peers' dispatchers. `uvloop`
+runs the client on uvloop.
 """
 
 from __future__ import annotations
@@ -14,9 +15,20 @@ from bench import driver
 from duet_rpc import Service
 from duet_rpc.policy import AGENT, EDITOR, replace
 
-VARIANTS = ("concurrent", "dispatcher")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+    from contextlib import AbstractAsyncContextManager
+
+VARIANTS = ("concurrent", "dispatcher", "uvloop")
 variant = sys.argv.pop(1) if sys.argv[1] in VARIANTS else ""
 policy = AGENT if variant == "concurrent" else replace(EDITOR, max_batch=50)
+store = None
+if sys.argv[1].startswith("store="):
+    # Commands are kept in a store in the folder that follows, with all of a window in flight.
+    store = {"memory": "memory:", "sqlite": f"sqlite:///{sys.argv[2]}/commands.db"}[sys.argv[1][6:]]
+    policy = replace(AGENT, max_in_flight=64)
+    del sys.argv[1:3]
 
 service = Service()
 
@@ -31,11 +43,36 @@ def echo(value: Any) -> Any:
     return value
 
 
+@service.command
+async def commit(a: int, b: int) -> int:
+    return a + b
+
+
 def serve() -> None:
     from duet_rpc import Server
     from duet_rpc.logs import Logs
 
-    Server(service, policy=policy).run_stdio(logs=Logs(level="warn"))
+    Server(service, policy=policy, store=store).run_stdio(logs=Logs(level="warn"))
+
+
+def connect(program: list[str]) -> AbstractAsyncContextManager[driver.Call]:
+    """Every call has its own timeout, the client's usual one."""
+    from contextlib import asynccontextmanager
+
+    from duet_rpc.client import Client
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[driver.Call]:
+        async with Client.spawn(*program, "serve") as connected:
+            yield connected.call
+
+    return client()
+
+
+def run_on_uvloop(work: Coroutine[Any, Any, Any]) -> Any:
+    import uvloop
+
+    return uvloop.run(work)
 
 
 def dispatch() -> driver.Answer:
@@ -83,4 +120,5 @@ def dispatch() -> driver.Answer:
 
 
 if __name__ == "__main__":
-    driver.main(serve=serve, dispatch=dispatch)
+    run = run_on_uvloop if variant == "uvloop" else None
+    driver.main(serve=serve, connect=connect, dispatch=dispatch, run=run)
