@@ -1,9 +1,83 @@
-"""A JSON-RPC 2.0 runtime: write typed functions once, serve them to editors and agents."""
+"""A JSON-RPC 2.0 runtime: write typed functions once, serve them to editors and agents.
+
+What needs an event loop or a database is imported when it is first asked for, so that a small daemon
+starts as fast as Python does.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Transaction
-from duet_rpc.errors import RpcError
+from duet_rpc.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    DuetError,
+    InvalidParams,
+    OutcomeUnknown,
+    RpcError,
+    TransportError,
+    UsageError,
+)
 from duet_rpc.server import Server
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
 
-__all__ = ["Context", "RpcError", "Server", "Service", "Transaction", "__version__"]
+if TYPE_CHECKING:
+    from duet_rpc import blocking, testing
+    from duet_rpc.client import Client
+    from duet_rpc.ledger.memory import MemoryStore
+    from duet_rpc.ledger.postgres import PostgresStore
+    from duet_rpc.ledger.redis import RedisStore
+    from duet_rpc.ledger.sqlite import SqliteStore
+    from duet_rpc.proxies import command, query
+    from duet_rpc.retry import Retry
+
+__all__ = [
+    "CallTimeout",
+    "Client",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Context",
+    "DuetError",
+    "InvalidParams",
+    "MemoryStore",
+    "OutcomeUnknown",
+    "PostgresStore",
+    "RedisStore",
+    "Retry",
+    "RpcError",
+    "Server",
+    "Service",
+    "SqliteStore",
+    "Transaction",
+    "TransportError",
+    "UsageError",
+    "__version__",
+    "blocking",
+    "command",
+    "query",
+    "testing",
+]
+
+_FETCHED_WHEN_ASKED_FOR = {
+    "Client": "duet_rpc.client",
+    "MemoryStore": "duet_rpc.ledger.memory",
+    "PostgresStore": "duet_rpc.ledger.postgres",
+    "RedisStore": "duet_rpc.ledger.redis",
+    "Retry": "duet_rpc.retry",
+    "SqliteStore": "duet_rpc.ledger.sqlite",
+    "blocking": "duet_rpc.blocking",
+    "command": "duet_rpc.proxies",
+    "query": "duet_rpc.proxies",
+    "testing": "duet_rpc.testing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FETCHED_WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    path = _FETCHED_WHEN_ASKED_FOR[name]
+    module = import_module(path)
+    return module if path.endswith(f".{name}") else getattr(module, name)

@@ -13,7 +13,6 @@ from msgspec import Raw
 
 from duet_rpc.dispatch import Failure, Job, error_member
 from duet_rpc.errors import InternalError, ResultUnserializable
-from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.ledger.machine import Command, State
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ class Commands:
 
 
 def _command(job: Job) -> Command:
+    from duet_rpc.ledger.fingerprint import fingerprint
+
     context, promise, key = job.context, job.method.promise, job.key
     assert context is not None and promise is not None and key is not None, "prepared as a command"
     return Command(
