@@ -175,7 +175,7 @@ class Connection:
         self._arrived: deque[bytes | bytearray | Fault] = deque()
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
-        self._active = 0
+        self._active = self._paused = 0
         self._by_id: dict[bytes, _Waiting | Job] = {}
         self._out: list[bytes] = []
         self.calls = Calls(self, host)
@@ -188,7 +188,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Nothing runs, nothing waits: everything that came has been dealt with."""
-        return not (self._active or self._queue or self._arrived or self._out)
+        return not (self._active or self._paused or self._queue or self._arrived or self._out)
 
     @property
     def full(self) -> bool:
@@ -246,7 +246,7 @@ class Connection:
                 if answer_at_once is not None and not self._by_id and not self._active:
                     if body.__class__ is not Fault and not self.closing:
                         baton.append(None)
-                        answer = answer_at_once(body)  # type: ignore[arg-type]
+                        answer = answer_at_once(body, self.id)  # type: ignore[arg-type]
                         try:
                             baton.pop()
                         except IndexError:
@@ -458,10 +458,12 @@ class Connection:
     def pause_slot(self) -> None:
         """A handler waits for its peer and gives up its place, so that the peer can call back."""
         self._active -= 1
+        self._paused += 1
 
     def resume_slot(self) -> None:
         """The handler goes on."""
         self._active += 1
+        self._paused -= 1
 
     def refuse_queued(self) -> None:
         """Answer everything that has not been started: we are shutting down."""

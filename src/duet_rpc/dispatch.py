@@ -24,7 +24,6 @@ from duet_rpc.errors import (
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
-    ParseError,
     ResultUnserializable,
     RpcError,
 )
@@ -36,11 +35,17 @@ from duet_rpc.messages import (
     error_object,
     is_json_text,
 )
-from duet_rpc.parameters import Bound
+from duet_rpc.parameters import KEY, Bound
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Kind, Method, Service
 
-AnswerAtOnce: TypeAlias = Callable[[bytes], bytes | None]
+
+class AnswerAtOnce(Protocol):
+    """The straight line: a body in, its answer out, or None if it has to go the long way."""
+
+    def __call__(self, body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
+        """Answer one message if it is a plain request."""
+        ...
 
 
 class Log(Protocol):
@@ -93,7 +98,9 @@ class Job:
         "answered",
         "batch",
         "bound",
+        "connection_id",
         "context",
+        "correlation_id",
         "id",
         "key",
         "method",
@@ -109,6 +116,7 @@ class Job:
         params: bytes | None,
         context: Context | None,
         key: str | None,
+        connection_id: str,
     ) -> None:
         self.id = id
         """The raw id to answer under; None for a notification."""
@@ -118,6 +126,9 @@ class Job:
         self.context = context
         self.key = key
         """The idempotency key of a command, if it has one."""
+        self.connection_id = connection_id
+        self.correlation_id = "" if context is None else context.correlation_id
+        """Empty until the first log line needs one."""
         self.answered = False
         """True once the peer has its answer, or will never get one."""
         self.batch: Any = None
@@ -155,8 +166,6 @@ def _meta(raw: Raw) -> _Meta:
         return _decode_meta(raw)
     except msgspec.ValidationError:
         return _NO_META
-    except (msgspec.DecodeError, RecursionError):
-        raise ParseError() from None
 
 
 _MAX_KEY = 255
@@ -189,11 +198,18 @@ class Dispatcher:
         id = message.id if isinstance(message, Request) else None
         method = self.service.get(message.method)
         if method is None:
-            raise MethodNotFound()
+            raise MethodNotFound(data={"detail": "no method of this name is served here"})
         self._check_id(method, id)
-        bound = method.parameters.bind(message.params)
+        try:
+            bound = method.parameters.bind(message.params)
+        except RpcError:
+            raise
+        except BaseException as error:  # out of a type's own check
+            job = Job(id, method, Bound(None), None, None, None, connection_id)
+            raise self._unforeseen("a type of the params failed", error, job) from None
         meta = _NO_META if bound.meta is UNSET else _meta(bound.meta)
         key = self._key(method, bound, meta)
+        method.parameters.give_key(bound, key)
         context = None
         if method.parameters.context is not None or key is not None:
             context = Context(
@@ -206,7 +222,7 @@ class Dispatcher:
                 trace_parent=meta.traceparent if isinstance(meta.traceparent, str) else None,
             )
             context.progress_token = meta.progressToken
-        return Job(id, method, bound, message.params, context, key)
+        return Job(id, method, bound, message.params, context, key, connection_id)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
         policy = self.policy
@@ -233,12 +249,15 @@ class Dispatcher:
             return key
         if key is UNSET and not self.policy.key_required:
             return None
+        received = "nothing" if key is UNSET else "another type"
+        if isinstance(key, str):
+            received = f"{len(key)} characters" if key.isprintable() else "unprintable characters"
         raise InvalidParams(
             data={
                 "reason": f"idempotency-key-{'missing' if key is UNSET else 'invalid'}",
-                "param": "idempotency_key",
+                "param": KEY,
                 "expected": f"string of 1 to {_MAX_KEY} printable characters",
-                "received": "nothing" if key is UNSET else "another value",
+                "received": received,
             }
         )
 
@@ -283,9 +302,27 @@ class Dispatcher:
         """Turn what a handler raised into the error that its caller may see."""
         if isinstance(error, RpcError) and not (error.from_peer and error.code in RESERVED_CODES):
             return error
+        if isinstance(error, _Unserializable):
+            return self._unforeseen("a result cannot be sent", error, job)
         if job.answered:  # cancelled by its caller, who has been told
             return Cancelled()
-        reference = self.log.failure("handler failed", error, method=job.method.name, id=job.id)
+        return self._unforeseen("handler failed", error, job)
+
+    def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
+        """Log all there is to know; the peer gets the reference under which it stands there."""
+        if not job.correlation_id:
+            job.correlation_id = self.correlation_id(job.id, job.connection_id)
+        reference = self.log.failure(
+            text,
+            error,
+            method=job.method.name,
+            id=job.id,
+            correlation_id=job.correlation_id,
+            connection_id=job.connection_id,
+        )
+        if isinstance(error, _Unserializable):
+            detail = "the handler has run, but its result cannot be written as JSON"
+            return ResultUnserializable(data={"detail": detail, "reference": reference})
         return InternalError(data={"reference": reference})
 
     # The straight line.
@@ -295,15 +332,16 @@ class Dispatcher:
         simple = [method for method in self.service if self._is_simple(method)]
         if not simple:
             return None
-        decode = msgspec.json.Decoder(Union[tuple(map(_tagged, simple))]).decode
+        envelopes: Any = Union[tuple(map(_tagged, simple))]  # noqa: UP007
+        decode = msgspec.json.Decoder(envelopes).decode
         max_depth = self.policy.max_depth
         small = 2 * max_depth
         failed = self._failed_at_once
 
-        def answer_at_once(body: bytes) -> bytes | None:
+        def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
             try:
                 message = decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except BaseException:  # also out of a type's own check; the long way says what it is
                 return None
             id = message.id
             # Zero may have been spelled -0, and a string with an escape in several ways.
@@ -314,17 +352,17 @@ class Dispatcher:
             try:
                 result = message.call(message.params, None, None)
             except BaseException as error:
-                return failed(message, error)
+                return failed(message, error, connection_id)
             try:
                 return _encode(_Answer("2.0", id, result))
             except BaseException as error:
-                return failed(message, unserializable(error))
+                return failed(message, _Unserializable(error), connection_id)
 
         return answer_at_once
 
-    def _failed_at_once(self, message: Any, error: BaseException) -> bytes:
+    def _failed_at_once(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         id = _encode(message.id)
-        job = Job(id, message.served, Bound(None), None, None, None)
+        job = Job(id, message.served, Bound(None), None, None, None, connection_id)
         return encode_error(id, self.failure(error, job))
 
     def _is_simple(self, method: Method) -> bool:
@@ -358,19 +396,22 @@ def _tagged(method: Method) -> type[Struct]:
     )
 
 
+class _Unserializable(Exception):
+    """A handler's result cannot be written; the cause tells the log why."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__("the result cannot be written as JSON")
+        self.__cause__ = cause
+
+
 def result_member(result: Any) -> bytes:
     """Encode a handler's result as the member of an answer."""
     try:
         return b'"result":' + _encode(result)
     except BaseException as error:
-        raise unserializable(error) from error
+        raise _Unserializable(error) from error
 
 
 def error_member(error: RpcError) -> bytes:
     """Encode an error as the member of an answer."""
     return b'"error":' + error_object(error)
-
-
-def unserializable(error: BaseException) -> ResultUnserializable:
-    """Say that the handler has run but its result cannot be sent; the cause stays in the log."""
-    return ResultUnserializable(data={"detail": "the handler's result cannot be written as JSON"})

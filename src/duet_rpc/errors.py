@@ -61,6 +61,8 @@ class RpcError(DuetError):
         super().__init_subclass__(**kwargs)
         if "code" not in cls.__dict__:
             return
+        if type(cls.code) is not int:
+            raise UsageError(f"{cls.__name__}: a code is an integer, not {cls.code!r}")
         if cls.code in RESERVED_CODES and not cls.__module__.startswith("duet_rpc."):
             raise UsageError(
                 f"{cls.__name__}: code {cls.code} is reserved by JSON-RPC;"

@@ -245,11 +245,13 @@ def encode_error(id: bytes, error: RpcError) -> bytes:
 
 def error_object(error: RpcError) -> bytes:
     """Encode the `error` member alone."""
-    members = {"code": error.code, "message": error.message}
+    # A message that is no text must not keep the peer from its answer.
+    message = str(error.message).encode("utf-8", "replace").decode()
+    members = {"code": error.code, "message": message}
     if error.data is not None:
         try:
             return _encode({**members, "data": error.data})
-        except (TypeError, ValueError, RecursionError, OverflowError):
+        except Exception:  # whatever the encoding of somebody's objects raises
             pass
     return _encode(members)
 

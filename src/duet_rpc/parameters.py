@@ -17,7 +17,7 @@ from duet_rpc.context import Context, is_transaction
 from duet_rpc.errors import UsageError
 from duet_rpc.wording import accepted_values, explain, invalid, type_name
 
-__all__ = ["Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
+__all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
 
 KEY = "idempotency_key"
 META = "_meta"
@@ -124,14 +124,14 @@ class Parameters:
                 error, params or b"{}", self._hints, self._positions, self._rest_name
             ) from None
 
-    def give_key(self, bound: Bound, key: Any) -> None:
-        """Hand the idempotency key, or UNSET, to the handler if it asks for it."""
+    def give_key(self, bound: Bound, key: str | None) -> None:
+        """Hand the idempotency key, or None if there is none, to a handler that asks for it."""
         wanted = self._key
         if wanted is None:
             return
-        if key is UNSET and wanted.required:
+        if key is None and wanted.required:
             raise invalid(KEY, type_name(wanted.hint), "nothing")
-        setattr(bound.values, KEY, wanted.default if key is UNSET else key)
+        setattr(bound.values, KEY, wanted.default if key is None else key)
 
     def _bound(self, values: Any) -> Bound:
         key = getattr(values, KEY, UNSET) if self.takes_key else UNSET

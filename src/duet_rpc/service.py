@@ -199,14 +199,21 @@ class Service:
         promise: Promise | None,
         timeout: float | None,
     ) -> None:
+        if not callable(handler):
+            raise UsageError(
+                f"a {kind.value} is a function, not {handler!r}; give options by name:"
+                f" @service.{kind.value}(name=...)"
+            )
         own_name = getattr(handler, "__name__", "")
         full_name = name or (f"{self.name}.{own_name}" if self.name else own_name)
         if not full_name or own_name == "<lambda>" and name is None:
-            raise UsageError("a handler without a name needs one: @service.query(name=...)")
+            raise UsageError(f"a handler without a name needs one: @service.{kind.value}(name=...)")
         if full_name in self._methods:
             raise UsageError(f"{full_name} is registered twice; give one of them another name=")
         if full_name.startswith("$/"):
-            raise UsageError(f"{full_name}: names that begin with $/ belong to the protocol")
+            raise UsageError(
+                f"{full_name}: names that begin with $/ belong to the protocol; choose another"
+            )
         parameters = Parameters.of(
             handler,
             full_name,
@@ -216,13 +223,21 @@ class Service:
         )
         if parameters.transaction is not None:
             if kind is Kind.QUERY:
-                raise UsageError(f"{full_name}: only a command can be given a Transaction")
+                raise UsageError(
+                    f"{full_name}: only a command can be given a Transaction;"
+                    " register it with @service.command"
+                )
             if promise is Promise.RETRY_SAFE:
                 raise UsageError(f"{full_name} is transactional, which needs no retry_safe=True")
             promise = Promise.TRANSACTIONAL
-        is_async = _is_async(handler)
+        flags = _code_flags(handler)
+        if flags & _CO_GENERATORS:
+            raise UsageError(f"{full_name} yields; return a list instead")
+        is_async = bool(flags & _CO_COROUTINE)
         if is_async and inline:
-            raise UsageError(f"{full_name}: inline=True is for functions without async")
+            raise UsageError(
+                f"{full_name}: an async def runs on the event loop anyway; leave out inline=True"
+            )
         if description is None:
             description = _first_paragraph(handler.__doc__)
         self._methods[full_name] = Method(
@@ -240,16 +255,17 @@ class Service:
 
 
 _CO_COROUTINE = 0x80
+_CO_GENERATORS = 0x20 | 0x200
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
-    """Tell an `async def`, also behind partials and callable objects, without importing inspect."""
+def _code_flags(handler: Any) -> int:
+    """Tell what a function is, also behind partials and callable objects, without inspect."""
     while hasattr(handler, "func"):
         handler = handler.func
+    if not hasattr(handler, "__code__"):
+        handler = type(handler).__call__
     code = getattr(handler, "__code__", None)
-    if code is None:
-        code = getattr(getattr(type(handler), "__call__", None), "__code__", None)
-    return bool(code is not None and code.co_flags & _CO_COROUTINE)
+    return 0 if code is None else code.co_flags
 
 
 def _first_paragraph(doc: str | None) -> str:
