@@ -19,13 +19,13 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version"),
+    ("errors", "version", "stats"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
-    ("parameters", "service"),
+    ("wording", "parameters", "service"),
     ("dispatch", "openrpc", "calls"),
     ("connection",),
     ("transports", "ledger", "retry"),
-    ("logs", "caller"),
+    ("logs", "caller", "proxies", "commands", "workers"),
     ("threads", "loop"),  # the hosts: what waits and runs for a connection
     ("builtin", "daemon", "loop_daemon"),
     ("server", "client"),
@@ -47,6 +47,7 @@ PURE = (
     "framing",
     "policy",
     "context",
+    "wording",
     "parameters",
     "service",
     "dispatch",
