@@ -304,8 +304,8 @@ class Dispatcher:
             return error
         if isinstance(error, _Unserializable):
             return self._unforeseen("a result cannot be sent", error, job)
-        if job.answered:  # cancelled by its caller, who has been told
-            return Cancelled()
+        if job.answered and type(error).__name__ == "CancelledError":
+            return Cancelled()  # its caller has been told, or is gone
         return self._unforeseen("handler failed", error, job)
 
     def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:

@@ -3,6 +3,10 @@
 Bytes are read by our own callback straight from the descriptor, so no task or future stands between
 a request and its answer unless its handler waits. An `async def` is a task; a `def` runs in a
 worker thread unless it is declared inline, so that the loop goes on reading.
+
+An `async def` that blocks keeps the loop, and with it the reading. Whoever watches over the loop may
+then read in its place (`read_for_loop`); `LoopHost.lock` is held by whoever touches the connection,
+and never while a handler waits or computes.
 """
 
 import asyncio
@@ -57,6 +61,11 @@ class LoopHost:
         self.reads = True
         """Turned off by a server that is ending."""
         self.closed = False
+        self.lock = threading.RLock()
+        self.turns = 0
+        """Counts the times that something came; a watcher sees by it whether we move."""
+        self.on_traffic: Callable[[], None] = _nothing
+        self.on_input_end: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._workers = workers
         self._policy = dispatcher.policy
@@ -64,7 +73,7 @@ class LoopHost:
         self._logger = logger
         self._loss = loss
         self._on_end = on_end
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Job] = {}
         self._thread = threading.get_ident()
         self._reading = self._writing = False
         self._frame = -1
@@ -72,6 +81,7 @@ class LoopHost:
         self._stall_timer: asyncio.TimerHandle | None = None
         self._moved = 0
         self._moved_on: asyncio.Future[None] | None = None
+        self._read_elsewhere = False
 
     def begin(self) -> None:
         """Start to read."""
@@ -101,10 +111,16 @@ class LoopHost:
 
     def write(self, data: bytes) -> None:
         """Send what the peer takes now and keep the rest."""
+        if self.closed:
+            return  # the descriptor may be somebody else's by now
         self.outbox.put(data)
         if self.outbox.over:
             self.connection.congested = True
         if self.outbox.size and not self._writing:
+            self.on_loop(self._watch_writing)
+
+    def _watch_writing(self) -> None:
+        if self.outbox.size and not self._writing and not self.closed:
             self._writing = True
             self._loop.add_writer(self.channel.write_fd, self._writable)
 
@@ -115,14 +131,14 @@ class LoopHost:
             if job.context is not None:
                 job.context.deadline = self._loop.time() + method.timeout
             timer = self._loop.call_later(
-                method.timeout, self.connection.abandon, job, DeadlineExceeded()
+                method.timeout, self.on_loop, self.connection.abandon, job, DeadlineExceeded()
             )
         else:
             timer = None
         if method.is_async:
             task = self._loop.create_task(self._run_async(job, timer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = job
+            task.add_done_callback(self._tasks.pop)
             job.running = task
         elif method.inline:
             self.connection.finish(job, self.connection.dispatcher.run(job))
@@ -134,7 +150,7 @@ class LoopHost:
     def cancel(self, job: Job) -> None:
         """Cancel the task of an `async def`; a `def` sees it in its context."""
         if job.running is not None:
-            job.running.cancel()
+            self.on_loop(job.running.cancel)
 
     def reclaim(self) -> None:
         """Nobody takes a baton on a loop."""
@@ -164,9 +180,11 @@ class LoopHost:
     def _finish(self, job: Job, member: bytes, timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
-        self.connection.finish(job, member)
-        self.connection.go_on()
-        self._arrange()
+        with self.lock:
+            self.connection.finish(job, member)
+            if not self.closed:
+                self.connection.go_on()
+                self._arrange()
 
     # The peer, for handlers.
 
@@ -187,15 +205,62 @@ class LoopHost:
     def on_loop(self, action: Callable[..., object], *args: Any) -> None:
         """Do something to the connection, from any thread."""
         if threading.get_ident() == self._thread:
-            action(*args)
+            with self.lock:
+                action(*args)
         else:
-            self._loop.call_soon_threadsafe(action, *args)
+            self._loop.call_soon_threadsafe(self.on_loop, action, *args)
+
+    def post(self, action: Callable[[], object]) -> None:
+        """Have something done between two messages; any thread may call this."""
+        self._loop.call_soon_threadsafe(action)
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing runs, waits or is on its way in either direction."""
+        connection = self.connection
+        return (
+            connection.idle
+            and not connection.framing.partial
+            and not connection.calls.open
+            and not self.outbox.size
+        )
 
     # Reading and writing.
 
     def _readable(self) -> None:
-        framing = self.connection.framing
-        space = framing.space()
+        self.on_traffic()
+        with self.lock:
+            self.turns += 1
+            if self._read_elsewhere:
+                self._read_elsewhere = False  # what made us ready may be gone; look again
+                return
+            self._read()
+            self._watch_frame(self.connection.framing)
+            self._arrange()
+
+    def read_for_loop(self) -> None:
+        """Read while a handler blocks the loop; any thread may call this if there is input.
+
+        Nothing is started, but cancellations and answers to our own calls get through.
+        """
+        with self.lock:
+            if self.closed or self.input_ended or not self.connection.wants_data:
+                return
+            self._read_elsewhere = self.connection.lent = True
+            try:
+                self._read()
+            finally:
+                self.connection.lent = False
+        self._loop.call_soon_threadsafe(self._catch_up)
+
+    def _catch_up(self) -> None:
+        with self.lock:
+            self.connection.go_on()
+            self._watch_frame(self.connection.framing)
+            self._arrange()
+
+    def _read(self) -> None:
+        space = self.connection.framing.space()
         try:
             if space is None:
                 data = self.channel.receive()
@@ -213,19 +278,19 @@ class LoopHost:
             self.input_ended = True
             self.connection.end_of_input()
             self.connection.calls.lose(self._loss())
-        self._watch_frame(framing)
-        self._arrange()
+            self.on_input_end()
 
     def _writable(self) -> None:
-        self.outbox.flush()
-        if not self.outbox.size:
-            self._writing = False
-            self._loop.remove_writer(self.channel.write_fd)
-        if self.connection.congested and not self.outbox.over:
-            self.connection.congested = False
-            self.connection.go_on()
-        self.connection.calls.release_held()
-        self._arrange()
+        with self.lock:
+            self.outbox.flush()
+            if not self.outbox.size:
+                self._writing = False
+                self._loop.remove_writer(self.channel.write_fd)
+            if self.connection.congested and not self.outbox.over:
+                self.connection.congested = False
+                self.connection.go_on()
+            self.connection.calls.release_held()
+            self._arrange()
 
     def _arrange(self) -> None:
         """Read on, or not; notice the end."""
@@ -272,32 +337,40 @@ class LoopHost:
 
     def _expired(self) -> None:
         self._frame_timer = None
-        if self.connection.framing.expire():
+        with self.lock:
+            expired = self.connection.framing.expire()
+        if expired:
             self._log.note("warn", "a frame took too long", connection_id=self.connection.id)
 
     def _stalled(self) -> None:
         self._stall_timer = None
-        if self.connection.finished == self._moved:
-            self.connection.refuse()
-        self._arrange()
+        with self.lock:
+            if self.connection.finished == self._moved:
+                self.connection.refuse()
+            self._arrange()
 
     def close(self, error: Exception | None = None) -> None:
         """Stop reading, cancel what runs, end every open call; idempotent."""
-        if self.closed:
-            return
-        self.closed = True
-        if self._reading and not self.channel.is_file:
-            self._loop.remove_reader(self.channel.read_fd)
-        if self._writing:
-            self._loop.remove_writer(self.channel.write_fd)
-        for timer in (self._frame_timer, self._stall_timer):
-            if timer is not None:
-                timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        self.connection.calls.lose(error or ConnectionLost("the connection was closed"))
-        self.channel.close()
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            if self._reading and not self.channel.is_file:
+                self._loop.remove_reader(self.channel.read_fd)
+            if self._writing:
+                self._loop.remove_writer(self.channel.write_fd)
+            for timer in (self._frame_timer, self._stall_timer):
+                if timer is not None:
+                    timer.cancel()
+            for task in list(self._tasks):
+                task.cancel()
+            self.connection.calls.lose(error or ConnectionLost("the connection was closed"))
+            self.channel.close()
         self._on_end(self)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _LoopReply:
@@ -331,6 +404,10 @@ class _LoopReply:
         """Take the answer."""
         self._result, self._error = result, error
         self._settled.set()
+        if self._future is not None:
+            self._host.on_loop(self._wake)
+
+    def _wake(self) -> None:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -338,20 +415,16 @@ class _LoopReply:
         return self._wait().__await__()
 
     async def _wait(self) -> Any:
+        self._future = asyncio.get_running_loop().create_future()
         if not self._settled.is_set():
-            connection = self._host.connection
-            self._future = asyncio.get_running_loop().create_future()
-            connection.pause_slot()
-            connection.go_on()
+            self._host.on_loop(self._pause)
             try:
                 async with asyncio.timeout(self._timeout):
                     await self._future
             except TimeoutError:
                 pass
             finally:
-                connection.resume_slot()
-                if not self._settled.is_set():
-                    connection.calls.forget(self._id, tell_peer=True)
+                self._host.on_loop(self._resume)
         return self._value()
 
     def result(self) -> Any:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.json import encode
 
-from duet_rpc.ledger import fingerprint
+from duet_rpc.ledger.fingerprint import fingerprint
 
 SAME = [
     (b'{"a":1,"b":[2,{"c":3,"d":4}]}', b'{ "b" : [2, {"d":4,"c":3}], "a" : 1 }'),

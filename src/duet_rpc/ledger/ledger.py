@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ class Ledger:
                     # It gave up waiting, or its caller went away before it began. Our time is ours.
                     continue
                 case RpcError() as error:
-                    raise RpcError.from_wire(error.code, error.message, error.data) from error
+                    raise copy(error) from error
 
     async def _outcome(self, steps: Steps, identity: Identity) -> Record | None:
         record = await steps.call(self.store.look, identity)
