@@ -1,6 +1,5 @@
 """One place to keep records per kind of store, empty at the start of each test."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,15 +88,3 @@ def make_ledger(store: Store) -> Iterator[Callable[..., Ledger]]:
 @pytest.fixture
 def ledger(make_ledger: Callable[..., Ledger]) -> Ledger:
     return make_ledger(wait=40.0)
-
-
-@pytest.fixture
-def effects(tmp_path: Path) -> Callable[[], int]:
-    """Count the lines that handlers have put into the file of effects."""
-    path = tmp_path / "effects"
-
-    def count() -> int:
-        return len(path.read_bytes().splitlines()) if path.exists() else 0
-
-    os.environ["DUET_TEST_EFFECTS"] = str(path)
-    return count

@@ -1,7 +1,7 @@
 """The ledger on every store: one effect, one answer, for each promise and each way to end."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -312,7 +312,7 @@ class Failing(MemoryStore):
         self.is_down = False
         self.loses_answers = False
 
-    def commit(self, operations: "list[Operation]") -> list[Answer | Exception]:  # type: ignore[override]
+    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         if self.is_down:
             raise StoreUnavailable()
         answers = super().commit(operations)
@@ -475,12 +475,12 @@ def test_duplicates_share_a_refusal_but_not_an_exception() -> None:
     inside, release = threading.Event(), threading.Event()
     real = store.commit
 
-    def commit(operations: "list[Operation]") -> list[Answer | Exception]:
+    def commit(operations: Sequence[Operation]) -> list[Answer | Exception]:
         inside.set()
         assert release.wait(PATIENCE)
         return real(operations)
 
-    ledger._group._commit = commit  # type: ignore[assignment]
+    ledger._group._commit = commit
     store.is_down = True
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(ledger.run, command(), never)

@@ -184,8 +184,10 @@ class SqliteTransaction:
         """See `Transaction.rollback`."""
         broken = True
         try:
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
+            if not self.connection.in_transaction:
+                # SQLite has rolled back by itself, as it does when the disk is full or fails.
+                raise StoreUnavailable()
+            self.connection.execute("ROLLBACK")
             broken = False
         finally:
             self._guests.take_back(broken=broken)

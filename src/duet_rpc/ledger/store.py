@@ -68,7 +68,7 @@ class Transaction(Protocol):
         """Undo the effects and commit the outcome alone; returns and raises as `commit` does."""
 
     def rollback(self) -> None:
-        """Undo everything. Raises `StoreUnavailable` if the connection was lost meanwhile."""
+        """Undo everything. Raises `StoreUnavailable` if the database failed meanwhile."""
 
 
 class AsyncTransaction(Protocol):
