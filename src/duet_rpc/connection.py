@@ -305,9 +305,7 @@ class Connection:
         if fault.stray and self._last_was_broken:
             return  # the tail of the body that was answered already
         self.stats.faults += 1
-        self.dispatcher.log.note(
-            "warn", "bad frame", reason=fault.error.reason or "cut", connection_id=self.id
-        )
+        self.note("warn", "bad frame", None, None, reason=fault.error.reason or "cut")
         if self._answers_faults:
             self._answer(encode_error(NULL, fault.error), None)
         if fault.boundary_lost and self._closes_on_lost_boundary:
@@ -339,13 +337,8 @@ class Connection:
             self._no_answer(place)
         elif type(message) is Invalid:
             self.stats.faults += 1
-            self.dispatcher.log.note(
-                "warn",
-                "bad message",
-                reason=message.error.reason or "parse error",
-                id=message.id,
-                connection_id=self.id,
-            )
+            id = None if message.id == NULL else message.id
+            self.note("warn", "bad message", None, id, reason=message.error.reason or "parse error")
             if self._answers_faults:
                 self._answer(encode_error(message.id, message.error), place)
         else:
@@ -423,7 +416,13 @@ class Connection:
         self.finished += 1
         if job.id is None:
             if member.startswith(b'"error"'):
-                self.note("error", "notification failed", job.method.name, None)
+                self.note(
+                    "error",
+                    "notification failed",
+                    job.method.name,
+                    None,
+                    correlation_id=self.dispatcher.correlate(job),
+                )
         elif not job.answered:
             self._answer_job(job, member)
 
@@ -456,13 +455,18 @@ class Connection:
             self._host.cancel(job)
 
     def pause_slot(self) -> None:
-        """A handler waits for its peer and gives up its place, so that the peer can call back."""
-        self._active -= 1
+        """A handler waits for its peer and gives up its place, so that the peer can call back.
+
+        Not without limit: a peer that never answers could have any number of handlers wait.
+        """
         self._paused += 1
+        if self._paused <= self._policy.max_queued:
+            self._active -= 1
 
     def resume_slot(self) -> None:
         """The handler goes on."""
-        self._active += 1
+        if self._paused <= self._policy.max_queued:
+            self._active += 1
         self._paused -= 1
 
     def refuse_queued(self) -> None:
@@ -572,6 +576,12 @@ class Connection:
             if answers:
                 self.send(self.framing.encode(encode_batch(answers)))
 
-    def note(self, severity: Any, text: str, method: str | None, id: bytes | None) -> None:
+    def note(
+        self, severity: Any, text: str, method: str | None, id: bytes | None, **fields: Any
+    ) -> None:
         """Tell the log what happened on this connection."""
-        self.dispatcher.log.note(severity, text, method=method, id=id, connection_id=self.id)
+        if "correlation_id" not in fields:
+            fields["correlation_id"] = self.dispatcher.correlation_id(id, self.id)
+        self.dispatcher.log.note(
+            severity, text, method=method, id=id, connection_id=self.id, **fields
+        )

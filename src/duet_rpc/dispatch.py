@@ -268,6 +268,12 @@ class Dispatcher:
             return f"{connection_id}-n{self._unnumbered}"
         return _decode_text(id) if id[0] == 0x22 else id.decode()
 
+    def correlate(self, job: Job) -> str:
+        """Say the correlation id of a job; every line about it carries the same."""
+        if not job.correlation_id:
+            job.correlation_id = self.correlation_id(job.id, job.connection_id)
+        return job.correlation_id
+
     # Running. What comes back is the answer's `result` or `error` member.
 
     def run(self, job: Job) -> bytes:
@@ -310,14 +316,12 @@ class Dispatcher:
 
     def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
         """Log all there is to know; the peer gets the reference under which it stands there."""
-        if not job.correlation_id:
-            job.correlation_id = self.correlation_id(job.id, job.connection_id)
         reference = self.log.failure(
             text,
             error,
             method=job.method.name,
             id=job.id,
-            correlation_id=job.correlation_id,
+            correlation_id=self.correlate(job),
             connection_id=job.connection_id,
         )
         if isinstance(error, _Unserializable):
