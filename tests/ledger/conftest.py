@@ -1,6 +1,5 @@
 """One place to keep records per kind of store, empty at the start of each test."""
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +21,6 @@ def postgres_server() -> Iterator[Postgres]:
     try:
         server.start()
         yield server
-        server.stop(signal.SIGINT)
     finally:
         server.remove()
 
@@ -33,7 +31,6 @@ def valkey_server() -> Iterator[Valkey]:
     try:
         server.start()
         yield server
-        server.stop(signal.SIGTERM)
     finally:
         server.remove()
 

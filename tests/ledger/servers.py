@@ -38,17 +38,24 @@ class Server:
             assert time.monotonic() < give_up, self._log()
             time.sleep(0.02)
 
-    def stop(self, how: signal.Signals) -> None:
-        """Send a signal and wait for the end."""
+    def shut_down(self) -> None:
+        """End it in good order."""
+        self._end(signal.SIGINT)
+
+    def crash(self) -> None:
+        """End it in the middle of everything."""
+        self._end(signal.SIGKILL)
+
+    def remove(self) -> None:
+        """End it for good."""
+        self.crash()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(how)
             self.process.wait(PATIENCE)
             self.process = None
-
-    def remove(self) -> None:
-        """End it for good."""
-        self.stop(signal.SIGKILL)
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         raise NotImplementedError
@@ -81,6 +88,10 @@ class Postgres(Server):
             capture_output=True,
         )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+    def crash(self) -> None:
+        """End it and its children; killed alone, it would leave them behind for a while."""
+        self._end(signal.SIGQUIT)
 
     def _binaries(self) -> Path:
         # Found without importing the package, which looks for a runtime directory and warns.

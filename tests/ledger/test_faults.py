@@ -1,6 +1,5 @@
 """Stores that go away and come back under a ledger that stays."""
 
-import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,13 +26,13 @@ def server(kind: str, url: str, request: pytest.FixtureRequest) -> Iterator[Serv
 
 
 @pytest.mark.parametrize("kind, promise", CASES, indirect=["kind"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("end", ["crash", "shut_down"])
 def test_a_server_that_goes_down_refuses_and_a_restart_recovers(
-    server: Postgres | Valkey, promise: Promise, how: signal.Signals
+    server: Postgres | Valkey, promise: Promise, end: str
 ) -> None:
     ledger = Ledger(open_store(server.url))
     first = ledger.run(command("before", promise), Handler(b'"result":"kept"'))
-    server.stop(how)
+    getattr(server, end)()
     for key in ("before", "during"):
         with pytest.raises(StoreUnavailable):
             ledger.run(command(key, promise), never)
@@ -47,7 +46,7 @@ def test_a_server_that_goes_down_refuses_and_a_restart_recovers(
 def test_connections_that_went_stale_are_replaced_at_once(server: Postgres | Valkey) -> None:
     ledger = Ledger(open_store(server.url))
     ledger.run(command("before"), Handler())
-    server.stop(signal.SIGKILL)
+    server.crash()
     server.start()
     assert ledger.run(command("after"), Handler()) == b'"result":1'
     ledger.close()
@@ -55,7 +54,7 @@ def test_connections_that_went_stale_are_replaced_at_once(server: Postgres | Val
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey"], indirect=True)
 def test_a_server_may_start_after_us(server: Postgres | Valkey) -> None:
-    server.stop(signal.SIGINT)
+    server.shut_down()
     ledger = Ledger(open_store(server.url))
     with pytest.raises(StoreUnavailable):
         ledger.run(command(), never)
@@ -69,7 +68,7 @@ def test_an_outcome_waits_for_a_restart(server: Postgres | Valkey) -> None:
     ledger = Ledger(open_store(server.url), lease=120.0)
 
     def work(run: Run) -> Ran:
-        server.stop(signal.SIGKILL)
+        server.crash()
         server.start()
         return Ran(b'"result":"kept"')
 

@@ -144,7 +144,7 @@ def test_a_killed_run_is_what_its_promise_says(
     promise: Promise,
     hold: str,
 ) -> None:
-    worker = start(promise, hold=hold, lease=2.0)
+    worker = start(promise, hold=hold, lease=0.5)
     worker.expect("ready")
     worker.go()
     worker.expect("holding")
@@ -192,7 +192,7 @@ def test_a_run_that_slept_past_its_lease_is_fenced(
     store: Store,
     promise: Promise,
 ) -> None:
-    worker = start(promise, hold="after", lease=2.0)
+    worker = start(promise, hold="after", lease=1.5)
     worker.expect("ready")
     worker.go()
     worker.expect("holding")
@@ -214,7 +214,7 @@ def test_a_run_that_slept_past_its_lease_heals_what_was_unknown(
     store: Store,
     promise: Promise,
 ) -> None:
-    worker = start(promise, hold="after", lease=2.0)
+    worker = start(promise, hold="after", lease=1.5)
     worker.expect("ready")
     worker.go()
     worker.expect("holding")
