@@ -5,8 +5,8 @@ at stderr and 0 at the null device, so that a `print`, a C library or a child pr
 corrupt a frame nor eat a request.
 
 A daemon ends when it is told to (`shutdown`), when its input ends, or by a signal. It then finishes
-what it has read, but never takes longer than `GRACE`: `Life` ends the process even while a handler
-keeps the main thread.
+what it has read. What has not begun after `DRAIN` seconds is refused, and after `GRACE` seconds
+`Life` ends the process, even while a handler keeps the main thread.
 """
 
 import os
@@ -14,16 +14,18 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 from duet_rpc.builtin import builtin_methods
 from duet_rpc.commands import Commands
+from duet_rpc.connection import Connection
 from duet_rpc.dispatch import Dispatcher
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
-from duet_rpc.threads import StandIn, ThreadHost
+from duet_rpc.threads import MAX_NESTED, StandIn, ThreadHost
 from duet_rpc.transports.channel import Channel
 from duet_rpc.version import __version__
 
@@ -31,26 +33,64 @@ FramingName = Literal["lsp", "ndjson", "auto"]
 
 GRACE = 1.4
 """Seconds from the trigger to the forced end; two are promised, and logs need some of them."""
+DRAIN = 1.1
+"""Seconds after which requests that wait behind others are refused, so that their callers know."""
 LINGER = 0.1
 """Seconds to stay after answering `shutdown`: Emacs reads the answer late, and takes a process that
 has ended by then for a crash."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LAST_WORDS = ("shutdown", "exit")
+
+
+class DaemonHost(Protocol):
+    """What drives the connection of a daemon, as seen from outside its thread."""
+
+    channel: Channel
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have something done between two messages; any thread may call this."""
+        ...
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing runs, waits or is on its way in either direction."""
+        ...
+
+
+_taken: list[Channel] = []
 
 
 def take_stdio() -> Channel:
-    """Keep stdin and stdout for frames alone; everybody else gets the null device and stderr."""
-    try:
-        os.fstat(2)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    """Keep stdin and stdout for frames alone; everybody else gets the null device and stderr.
+
+    The second call gives what the first one took: a service is imported after the descriptors are
+    safe, and served later.
+    """
+    if _taken:
+        return _taken[0]
+    for fd in (0, 1, 2):  # a closed one would be given to the next file that somebody opens
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     read_fd, write_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stdout = sys.stderr
-    return Channel(read_fd, write_fd)
+    _taken.append(Channel(read_fd, write_fd))
+    return _taken[0]
+
+
+def return_stdio() -> None:
+    """Make descriptors 0 and 1 what they were, for the program that this process becomes."""
+    channel = _taken.pop()
+    os.dup2(channel.read_fd, 0)
+    os.dup2(channel.write_fd, 1)
 
 
 class Life:
@@ -58,10 +98,13 @@ class Life:
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
+        self._lock = threading.Lock()
         self.reason: str | None = None
         self.lingers = False
         self.deadline = 0.0
-        self.on_end: Any = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[], None] = lambda: None
+        """Told when nothing more is to be started."""
 
     @property
     def ending(self) -> bool:
@@ -72,22 +115,35 @@ class Life:
         """Ask for the end, from any thread and as often as one likes; `exit` cuts the lingering."""
         if reason == "exit":
             self.lingers = False
-        if self.reason is None:
-            self.reason = reason
-            self.lingers = reason == "shutdown"
+        with self._lock:
+            if self.reason is not None:
+                return
             self.deadline = time.monotonic() + GRACE
-            self._logs.note("info", "ending", why=reason)
-            self.on_end()
+            self.lingers = reason == "shutdown"
+            self.reason = reason
+        self._logs.note("info", "ending", why=reason)
+        self.on_end()
+
+    def speak(self, reason: str) -> None:
+        """Ask for the end by a message: what follows it in the stream is not started."""
+        self.end(reason)
+        self.on_stop()
 
     @property
     def left(self) -> float:
         """Seconds until the forced end."""
         return self.deadline - time.monotonic()
 
+    @property
+    def drained(self) -> bool:
+        """Whether the time for what waits is over."""
+        return self.ending and self.left <= GRACE - DRAIN
+
     def check(self) -> None:
         """End the process now if its time is over, whatever the main thread does."""
         if self.ending and self.left <= 0:
             self._logs.note("warn", "ended although a handler is still running", why=self.reason)
+            self._logs.flush(0.3)
             os._exit(0)
 
 
@@ -98,12 +154,17 @@ def run_daemon(
     framing: FramingName = "lsp",
     logs: Logs | None = None,
     commands: Commands | None = None,
+    on_start: Callable[[DaemonHost], None] = lambda host: None,
 ) -> None:
-    """Serve on stdin and stdout until the end; returns when everything is answered."""
+    """Serve on stdin and stdout until the end; returns when everything is answered.
+
+    `on_start` is told the host before anything is read.
+    """
     channel = take_stdio()
     logs = logs if logs is not None else Logs()
     life = Life(logs)
-    full = service.with_fallback(builtin_methods(service, logs, life.end, commands))
+    own = builtin_methods(service, logs, life.speak, commands)
+    full = service.with_fallback(own)
     dispatcher = Dispatcher(full, policy, ledger=commands, log=logs)
     frames = make_framing(
         framing,
@@ -111,14 +172,24 @@ def run_daemon(
         max_header_bytes=policy.max_header_bytes,
     )
     logs.begin(__version__)
+
+    def rule(connection: Connection) -> None:
+        """Let the messages that ask for the end start its clock also when they have to wait."""
+        connection.last_words = frozenset(name for name in LAST_WORDS if name not in service)
+        connection.on_last_words = life.end
+        life.on_stop = lambda: setattr(connection, "closing", True)
+
     sequential = policy.max_in_flight == 1 and not any(method.is_async for method in full)
     if sequential:
-        _serve_on_threads(ThreadHost(channel, dispatcher, frames, logger=logs.logger), life)
+        host = ThreadHost(channel, dispatcher, frames, logger=logs.logger)
+        rule(host.connection)
+        _serve_on_threads(host, life, on_start)
     else:
         from duet_rpc.loop_daemon import serve_on_loop
 
-        serve_on_loop(channel, dispatcher, frames, logs, life)
+        serve_on_loop(channel, dispatcher, frames, logs, life, rule, on_start)
     logs.note("info", "ended", why=life.reason)
+    logs.flush(min(0.5, max(0.0, life.left)))
 
 
 def listen_to_signals(wake_fd: int) -> None:
@@ -128,6 +199,16 @@ def listen_to_signals(wake_fd: int) -> None:
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: None)
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    """Undo it all in a child that a handler forks: its signals are not ours, nor are our frames."""
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    for channel in _taken:
+        channel.close()
 
 
 def signal_name(number: int) -> str:
@@ -138,7 +219,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _serve_on_threads(host: ThreadHost, life: Life) -> None:
+def _serve_on_threads(host: ThreadHost, life: Life, on_start: Callable[[DaemonHost], None]) -> None:
     connection = host.connection
 
     def end_by_signal(number: int) -> None:
@@ -148,24 +229,28 @@ def _serve_on_threads(host: ThreadHost, life: Life) -> None:
     def check() -> None:
         if host.input_ended:
             life.end("end of input")
-        if life.ending:
-            host.reads = False
-            if life.left <= 0 and connection.lent:
+        if life.drained:
+            connection.closing = True
+            if connection.lent:
                 connection.refuse_queued()
-            life.check()
+        life.check()
 
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + 30 * MAX_NESTED))
     host.on_signal = end_by_signal
+    life.on_end = host.wake
     listen_to_signals(host.wake_fd)
     stand_in = StandIn(host, until=lambda: life.ending, deadline=check)
+    on_start(host)
     while not life.ending:
         host.turn()
         if host.input_ended:
             life.end("end of input")
         elif host.outbox.lost:
-            life.end("the peer stopped reading")
+            life.end("the peer is gone")
     stand_in.call()
-    host.reads = False
     while not (connection.idle and not host.outbox.size) and life.left > 0:
+        # A handler that waits for its peer goes on only if we do.
+        host.reads = connection.closing or bool(connection.calls.open)
         connection.go_on()
         host.turn(min(life.left, 0.05))
     if life.lingers:

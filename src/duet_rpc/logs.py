@@ -1,28 +1,42 @@
 """Log lines on stderr or in a file: never on stdout, never blocking, never with secrets.
 
 A line is `time severity message field=value ...`. It is written at once, without blocking: a client
-that does not drain our stderr must not stop us, so lines it has no room for are dropped and
-counted. Python's own `logging` is used where handlers ask for a logger, and only then imported.
+that does not drain our stderr must not stop us, so what it has no room for is kept for a while, and
+dropped and counted beyond that. Python's own `logging` is used where handlers ask for a logger, and
+only then imported.
 """
 
 import os
+import re
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context
-from duet_rpc.transports.channel import Send, sender
+from duet_rpc.transports.channel import sender
+from duet_rpc.transports.outbox import Outbox
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "error": 40}
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[36m", "warn": "\x1b[33m", "error": "\x1b[31m"}
-_SECRET_NAMES = ("token", "password", "passwd", "secret", "authorization", "api_key", "apikey")
 _MAX_VALUE = 300
+_MAX_KEPT = 256 * 1024
+"""Bytes of lines that wait for somebody to drain our stderr."""
+
+_SECRET = "token|password|passwd|secret|authorization|api_?key|credential"
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+_SECRETS = re.compile(
+    rf"""(?ix)
+    ( [\w-]* (?:{_SECRET}) [\w-]* ["']? \s* [=:] \s* (?:bearer\s+|basic\s+)? ["']? ) [^\s"',;&]+
+    | (\bbearer\s+) [\w.~+/=-]+"""
+)
+_HOMES = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)")
 
 
 class Logs:
-    """The log of one process; `level` may be changed while it runs."""
+    """The log of one process; `level` may be changed while it runs. Any thread may write."""
 
     def __init__(self, *, level: str = "info", path: str | None = None, colour: bool | None = None):
         self.level = level
@@ -30,10 +44,13 @@ class Logs:
         self._threshold = LEVELS[level]
         self._path = path
         self._fd = 2
-        self._send: Send | None = None
+        self._lock = threading.Lock()
+        self._outbox: Outbox | None = None
         self._colour = colour
         self._problem: str | None = None
         self._adapter_ready = False
+        self._own = os.urandom(3).hex()
+        self._lines = 0
         if path is not None:
             try:
                 self._fd = os.open(
@@ -103,40 +120,78 @@ class Logs:
         }
         return logging.LoggerAdapter(logger, {"duet_rpc": fields})
 
+    def flush(self, timeout: float) -> None:
+        """Give whoever drains our stderr this many seconds to make room for what is kept."""
+        until = time.monotonic() + timeout
+        while self._outbox is not None and self._outbox.size and time.monotonic() < until:
+            with self._lock:
+                self._outbox.flush()
+            time.sleep(0.005)
+
     def _write(self, severity: str, text: str, fields: dict[str, Any], trace: str) -> None:
-        if "id" in fields and "correlation_id" not in fields and fields["id"] is not None:
-            fields["correlation_id"] = fields["id"]
         now = time.time()
-        stamp = (
-            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-        )
-        shown = "".join(
-            f" {name}={_value(name, value)}" for name, value in fields.items() if value is not None
-        )
-        if self._send is None:
-            self._send = sender(self._fd)[0]
-            if self._colour is None:
-                self._colour = os.isatty(self._fd) and "NO_COLOR" not in os.environ
-        if self._colour:
-            severity = f"{_COLOURS[severity]}{severity}\x1b[0m"
-        line = f"{stamp} {severity} {_one_line(text)}{shown}\n{_indented(trace)}"
-        data = line.encode("utf-8", "backslashreplace")
-        try:
-            if self.dropped and self._send(b"(%d log lines were dropped)\n" % self.dropped):
-                self.dropped = 0
-            if self._send(data) != len(data):
-                self.dropped += 1
-        except OSError:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        with self._lock:
+            self._lines += 1
+            if fields.get("correlation_id") is None:
+                fields["correlation_id"] = _text_of(fields.get("id")) or self._made_up()
+            if self._outbox is None:
+                self._outbox = self._open()
+            shown = "".join(
+                f" {name}={_value(name, value)}"
+                for name, value in fields.items()
+                if value is not None
+            )
+            if self._colour:
+                severity = f"{_COLOURS[severity]}{severity}\x1b[0m"
+            stamp += f".{int(now % 1 * 1000):03d}Z"
+            line = f"{stamp} {severity} {_one_line(redacted(text))}{shown}\n{_indented(trace)}"
+            self._put(line.encode("utf-8", "backslashreplace"))
+
+    def _made_up(self) -> str:
+        """Make the correlation id of a line that belongs to no request with an id."""
+        return f"{self._own}-{self._lines}"
+
+    def _open(self) -> Outbox:
+        if self._colour is None:
+            self._colour = os.isatty(self._fd) and not os.environ.get("NO_COLOR")
+        return Outbox(sender(self._fd)[0], _MAX_KEPT)
+
+    def _put(self, data: bytes) -> None:
+        outbox = self._outbox
+        assert outbox is not None, "opened before the first line"
+        outbox.flush()
+        if outbox.size + len(data) > _MAX_KEPT:
             self.dropped += 1
+            return
+        if self.dropped:
+            outbox.put(b"(%d log lines were dropped)\n" % self.dropped)
+            self.dropped = 0
+        outbox.put(data)
+
+
+def redacted(text: str) -> str:
+    """Take out what must not stand in a log: values of secrets, and whose home a path is in."""
+    text = _SECRETS.sub(lambda match: f"{match[1] or match[2]}***", text)
+    return _HOMES.sub("~", text)
+
+
+def _text_of(id: bytes | str | None) -> str | None:
+    """Say an id as text, as handlers see it; None if it says nothing."""
+    if id is None or id == b"null":
+        return None
+    if isinstance(id, bytes):
+        id = id.decode("utf-8", "backslashreplace")
+    return id[1:-1] if id.startswith('"') else id
 
 
 def _value(name: str, value: Any) -> str:
-    if any(secret in name.lower() for secret in _SECRET_NAMES):
+    if _SECRET_NAME.search(name):
         return "***"
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     if name == "idempotency_key":
         text = text[:8]
-    text = text if len(text) <= _MAX_VALUE else text[:_MAX_VALUE] + "..."
+    text = redacted(text if len(text) <= _MAX_VALUE else text[:_MAX_VALUE] + "...")
     return f'"{_one_line(text)}"' if " " in text or text == "" else _one_line(text)
 
 
@@ -148,7 +203,7 @@ def _indented(trace: str) -> str:
     home = os.path.expanduser("~")
     if len(home) > 1:
         trace = trace.replace(home, "~")
-    return "".join(f"    {line}\n" for line in trace.splitlines())
+    return "".join(f"    {line}\n" for line in redacted(trace).splitlines())
 
 
 def _handler(logs: Logs) -> Any:

@@ -4,9 +4,9 @@ Bytes are read by our own callback straight from the descriptor, so no task or f
 a request and its answer unless its handler waits. An `async def` is a task; a `def` runs in a
 worker thread unless it is declared inline, so that the loop goes on reading.
 
-An `async def` that blocks keeps the loop, and with it the reading. Whoever watches over the loop may
-then read in its place (`read_for_loop`); `LoopHost.lock` is held by whoever touches the connection,
-and never while a handler waits or computes.
+An `async def` that blocks keeps the loop, and with it the reading. Whoever watches over the loop
+may then read in its place (`read_for_loop`): `LoopHost.lock` is held by whoever touches the
+connection, and never while an `async def` waits or computes.
 """
 
 import asyncio
@@ -97,15 +97,19 @@ class LoopHost:
         self.reads = True
         self._arrange()
 
-    async def drained(self, timeout: float) -> None:
+    async def drained(self, seconds: float) -> None:
         """Wait until everything that came is answered and sent, or the time is over."""
-        until = self._loop.time() + timeout
+        until = self._loop.time() + seconds
         while not (self.connection.idle and not self.outbox.size) and not self.closed:
             left = until - self._loop.time()
             if left <= 0:
                 return
-            self._moved_on = self._loop.create_future()
-            await asyncio.wait([self._moved_on], timeout=left)
+            await self.moved(left)
+
+    async def moved(self, seconds: float) -> None:
+        """Wait until something came, ended or was sent, or the time is over."""
+        self._moved_on = self._loop.create_future()
+        await asyncio.wait([self._moved_on], timeout=seconds)
 
     # For the connection.
 
@@ -252,6 +256,15 @@ class LoopHost:
             finally:
                 self.connection.lent = False
         self._loop.call_soon_threadsafe(self._catch_up)
+
+    def refuse_for_loop(self) -> None:
+        """Refuse what comes, because the queue is full and a handler blocks the loop."""
+        with self.lock:
+            self.connection.lent = True
+            try:
+                self.connection.refuse()
+            finally:
+                self.connection.lent = False
 
     def _catch_up(self) -> None:
         with self.lock:

@@ -1,5 +1,6 @@
 """Serves a Service: the one place where policy, ledger, log and transport meet."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
@@ -8,7 +9,7 @@ from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.service import Service
 
 if TYPE_CHECKING:
-    from duet_rpc.daemon import FramingName
+    from duet_rpc.daemon import DaemonHost, FramingName
     from duet_rpc.ledger import Ledger, Store
     from duet_rpc.logs import Logs
 
@@ -30,13 +31,24 @@ class Server:
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)
 
-    def run_stdio(self, *, framing: "FramingName" = "lsp", logs: "Logs | None" = None) -> None:
-        """Serve on stdin and stdout until the peer ends it."""
+    def run_stdio(
+        self,
+        *,
+        framing: "FramingName" = "lsp",
+        logs: "Logs | None" = None,
+        on_start: "Callable[[DaemonHost], None]" = lambda host: None,
+    ) -> None:
+        """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
         from duet_rpc.daemon import run_daemon
 
         try:
             run_daemon(
-                self.service, self.policy, framing=framing, logs=logs, commands=self.commands
+                self.service,
+                self.policy,
+                framing=framing,
+                logs=logs,
+                commands=self.commands,
+                on_start=on_start,
             )
         finally:
             self.commands.close()

@@ -23,7 +23,7 @@ from duet_rpc.calls import encode_params
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
-from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
+from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
 from duet_rpc.framing import Framing
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
@@ -65,6 +65,8 @@ class ThreadHost:
         self.input_ended = False
         self.reads = True
         """Turned off by a server that is ending."""
+        self.nested = 0
+        """Handlers that wait for the peer, one inside the other."""
         self._policy = dispatcher.policy
         self._log = dispatcher.log
         self._logger = logger
@@ -128,6 +130,8 @@ class ThreadHost:
 
     def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
         """Call the peer from inside a handler."""
+        if self.nested >= MAX_NESTED:
+            raise Overloaded(data={"detail": "too many calls wait for one another"})
         return _BlockingReply(self, method, encode_params(params), timeout, returns)
 
     def logger(self, ctx: Context) -> Any:
@@ -430,6 +434,7 @@ class _BlockingReply:
     def _pump(self) -> None:
         host, connection = self._host, self._host.connection
         connection.pause_slot()
+        host.nested += 1
         try:
             connection.go_on()
             while not self._settled.is_set():
@@ -438,4 +443,5 @@ class _BlockingReply:
                     return
                 host.turn(left)
         finally:
+            host.nested -= 1
             connection.resume_slot()
