@@ -21,13 +21,24 @@ _PIPE_BUF = 4096
 class Channel:
     """Two descriptors, owned: closing the channel closes them."""
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
+    def __init__(self, read_fd: int, write_fd: int, *, own: socket.socket | None = None) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
         self.is_file = stat.S_ISREG(os.fstat(read_fd).st_mode)
         """A regular file is always ready, and event loops refuse it."""
-        self.send, self._closes = sender(write_fd)
-        self._closed = False
+        self.send: Send
+        self._closes: Callable[[], object]
+        if own is None:
+            self.send, self._closes = sender(write_fd)
+        else:
+            self.send, self._closes = _transmitter(own), own.detach
+        self._closed = self._closed_writing = False
+
+    @classmethod
+    def over(cls, connected: socket.socket) -> "Channel":
+        """Carry a connection over a socket, which the channel owns from now on."""
+        connected.settimeout(None)
+        return cls(connected.fileno(), connected.fileno(), own=connected)
 
     def receive(self) -> bytes:
         """Read what is there; b"" at the end. Blocks unless the descriptor is ready."""
@@ -47,13 +58,34 @@ class Channel:
         except OSError:
             return 0
 
+    def close_writing(self) -> None:
+        """Tell the peer that nothing more comes; reading goes on. Idempotent.
+
+        `send` must not be used any more: its descriptor may belong to somebody else by then.
+        """
+        if self._closed or self._closed_writing:
+            return
+        self._closed_writing = True
+        if self.read_fd != self.write_fd:
+            self._closes()
+            os.close(self.write_fd)
+            return
+        try:
+            with socket.socket(fileno=os.dup(self.write_fd)) as same:
+                same.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the peer was faster
+
     def close(self) -> None:
         """Close both directions; idempotent."""
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        if self.read_fd == self.write_fd or not self._closed_writing:
             self._closes()
-            for fd in {self.read_fd, self.write_fd}:
-                os.close(fd)
+            os.close(self.write_fd)
+        if self.read_fd != self.write_fd:
+            os.close(self.read_fd)
 
 
 Send = Callable[[bytes | memoryview], int]
@@ -95,6 +127,10 @@ def _nonblocking_sender(fd: int) -> Send:
 
 def _socket_sender(fd: int) -> tuple[Send, Callable[[], None]]:
     own = socket.socket(fileno=os.dup(fd))
+    return _transmitter(own), own.close
+
+
+def _transmitter(own: socket.socket) -> Send:
     transmit = own.send
 
     def send(data: bytes | memoryview) -> int:
@@ -103,7 +139,7 @@ def _socket_sender(fd: int) -> tuple[Send, Callable[[], None]]:
         except BlockingIOError:
             return 0
 
-    return send, own.close
+    return send
 
 
 def _careful_sender(fd: int) -> Send:

@@ -1,0 +1,288 @@
+"""Unix and TCP sockets: their addresses as text, connecting to them, listening on them.
+
+A unix socket is created private (0600, by the umask: a chmod after would leave a moment in which
+anybody may connect), in a directory where nobody else can put another in its place. A TCP socket is
+for this machine alone unless the caller says otherwise.
+"""
+
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from duet_rpc.errors import ConnectFailed, UsageError
+from duet_rpc.transports.channel import Channel
+
+BACKLOG = 1024
+"""Connections that wait to be accepted; the kernel cuts it to net.core.somaxconn."""
+
+_MAX_PATH = 107
+"""What the kernel has room for, in bytes."""
+_LOCK_PATIENCE = 1.0
+_ACCEPTED = "unix:PATH, unix:///PATH or tcp://HOST:PORT (an IPv6 address in brackets)"
+
+
+class UnixTarget(NamedTuple):
+    """The socket of a server on this machine."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+    def connect(self, timeout: float | None) -> Channel:
+        """Connect; blocks. Raises `ConnectFailed`."""
+        return connect_unix(self.path, timeout)
+
+
+class TcpTarget(NamedTuple):
+    """The host and port of a server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+    def connect(self, timeout: float | None) -> Channel:
+        """Connect; blocks. Raises `ConnectFailed`."""
+        return connect_tcp(self.host, self.port, timeout)
+
+
+def parse_target(text: str) -> UnixTarget | TcpTarget:
+    """Read the address of a server: `unix:PATH`, `unix:///PATH`, `tcp://HOST:PORT`."""
+    scheme, colon, rest = text.partition(":")
+    if scheme == "unix" and rest:
+        path = rest.removeprefix("//") if rest.startswith("///") else rest
+        if not path.startswith("//"):
+            return UnixTarget(path)
+    if scheme == "tcp" and rest.startswith("//"):
+        host, colon, port = rest[2:].removesuffix("/").rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        if bracketed:
+            host = host[1:-1]
+        sound = colon and host and (":" in host) == bracketed and "/" not in host
+        if sound and port.isascii() and port.isdigit() and int(port) <= 65535:
+            return TcpTarget(host, int(port))
+    raise UsageError(f"{text!r} is no address of a server; use {_ACCEPTED}")
+
+
+# Connecting.
+
+
+def connect_unix(path: str, timeout: float | None) -> Channel:
+    """Connect to a unix socket; blocks for at most `timeout` seconds. Raises `ConnectFailed`."""
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _check_length(path)
+        connected.settimeout(timeout)
+        connected.connect(path)
+        return Channel.over(connected)
+    except (OSError, UsageError) as error:
+        connected.close()
+        raise ConnectFailed(f"cannot connect to unix:{path}: {_reason(error)}") from error
+
+
+def connect_tcp(host: str, port: int, timeout: float | None) -> Channel:
+    """Connect to a TCP port; blocks for at most `timeout` seconds. Raises `ConnectFailed`."""
+    target = TcpTarget(host, port)
+    try:
+        connected = socket.create_connection((host, port), timeout)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConnectFailed(f"cannot connect to {target}: {_reason(error)}") from error
+    try:
+        # A port of ours that nobody listens on can be connected to itself.
+        if connected.getsockname() == connected.getpeername():
+            raise OSError(errno.ECONNREFUSED, "nobody listens there")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Channel.over(connected)
+    except OSError as error:
+        connected.close()
+        raise ConnectFailed(f"cannot connect to {target}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "nobody answered in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    if isinstance(error, FileNotFoundError):
+        return "there is no such socket; is the server running?"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
+# Listening.
+
+
+def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> socket.socket:
+    """Listen on a TCP port (0: a free one) of a loopback address, or of any with `allow_remote`."""
+    target = TcpTarget(host, port)
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UsageError(f"cannot listen on {target}: {_reason(error)}") from error
+    family, _, _, _, address = found[0]
+    if not allow_remote and not is_loopback(str(address[0])):
+        raise UsageError(
+            f"{target} can be reached from other machines, and whoever connects is served;"
+            " listen on 127.0.0.1, or say allow_remote=True"
+        )
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot listen on {target}: {error.strerror}") from error
+    return listening
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an IP address can only be reached from this machine."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return ip.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def listen_unix(path: str) -> socket.socket:
+    """Listen on a unix socket that only we may connect to.
+
+    The socket of a server that has died is replaced; one that is served, or is somebody else's, is
+    refused with a `UsageError`. Whoever closes it calls `remove_unix`.
+    """
+    _check_length(path)
+    directory = os.path.dirname(path) or "."
+    _check_directory(directory)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _locked(directory):
+            _make_room(path)
+            mask = os.umask(0o177)
+            try:
+                listening.bind(path)
+            finally:
+                os.umask(mask)
+            listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot listen on unix:{path}: {error.strerror}") from error
+    except UsageError:
+        listening.close()
+        raise
+    return listening
+
+
+def file_of(path: str) -> tuple[int, int] | None:
+    """Tell which file a path names now, so that it can be told from one that takes its place."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def remove_unix(path: str, file: tuple[int, int] | None) -> None:
+    """Remove the socket that was `file` when we made it; never one that has taken its place."""
+    with _locked(os.path.dirname(path) or "."):
+        if file is not None and file_of(path) == file:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Ask the kernel who is at the other end of a unix socket."""
+    _, uid, _ = struct.unpack(
+        "3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    return int(uid)
+
+
+def _check_length(path: str) -> None:
+    length = len(os.fsencode(path))
+    if not 0 < length <= _MAX_PATH or "\0" in path:
+        raise UsageError(
+            f"the path of a unix socket has 1 to {_MAX_PATH} bytes, and this one {length}"
+            if "\0" not in path
+            else "the path of a unix socket holds no zero byte"
+        )
+
+
+def _check_directory(directory: str) -> None:
+    """Whoever may rename files there could put a socket of their own in the place of ours."""
+    try:
+        status = os.stat(directory)
+    except OSError as error:
+        raise UsageError(f"cannot listen in {directory}: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"cannot listen in {directory}: it is no directory")
+    if status.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"cannot listen in {directory}: it belongs to another user")
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise UsageError(
+            f"cannot listen in {directory}: other users may write there (chmod go-w would help)"
+        )
+
+
+def _make_room(path: str) -> None:
+    """Remove the socket of a server of ours that has died; refuse anything else at this path."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise UsageError(f"cannot listen on {path}: there is a file that is no socket")
+    if status.st_uid != os.geteuid():
+        raise UsageError(f"cannot listen on {path}: the socket there belongs to another user")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError:
+            pass  # a full backlog, for one: somebody is there
+    raise UsageError(f"cannot listen on {path}: a server is already listening there")
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Keep servers that start at the same moment from removing each other's new socket.
+
+    The directory itself is locked, so nothing is left behind. Anybody who may read it could hold
+    the lock for ever, so we wait a moment and no longer.
+    """
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        until = time.monotonic() + _LOCK_PATIENCE
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.005)
+        yield
+    finally:
+        os.close(fd)
