@@ -1,19 +1,29 @@
-"""What holds for every test: in CI, nothing may skip.
+"""What holds for every test: in CI, nothing may skip, and nothing is drawn at random.
 
 A test that needs Emacs, Neovim or Node skips where the program is missing, so that ``make test``
 works anywhere. CI installs all of them, and there a skipped or xfailed test fails the session: it
 would be a promise that nobody checks. ``DUET_RPC_NO_SKIPS=1`` asks for the same on any machine,
 ``0`` waives it.
+
+Property tests have no time limit for an example, because a loaded machine is no fault of ours. In CI
+they try the same examples each time, so that a failure is never somebody else's; anywhere else they
+go on looking.
 """
 
 import os
 
+import hypothesis
 import pytest
 
 
 def skips_are_forbidden() -> bool:
     asked = os.environ.get("DUET_RPC_NO_SKIPS") or os.environ.get("CI") or ""
     return asked.lower() not in ("", "0", "false", "no")
+
+
+hypothesis.settings.register_profile("anywhere", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "anywhere")
 
 
 class NoSkips:

@@ -1,0 +1,85 @@
+"""The context of a request: what it tells, what it passes on, and who wants a transaction."""
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from duet_rpc.context import Context, Transaction, is_transaction
+from tests.helpers import run_without_waiting
+
+
+class Told:
+    """A peer that remembers what a handler said to it."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def notify(self, method: str, params: Any) -> None:
+        self.said.append(("notify", method, params))
+
+    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Any:
+        self.said.append(("call", method, params, timeout, returns))
+        return "the reply"
+
+    def logger(self, ctx: Context) -> Any:
+        return f"logger of {ctx.correlation_id}"
+
+
+def context(peer: Told) -> Context:
+    return Context(peer, "notes.get", correlation_id="7", connection_id="c1")
+
+
+def test_a_context_tells_about_its_request() -> None:
+    ctx = context(Told())
+    assert (ctx.method, ctx.correlation_id, ctx.connection_id) == ("notes.get", "7", "c1")
+    assert (ctx.principal, ctx.cancelled, ctx.deadline) == ("local", False, None)
+    assert (ctx.idempotency_key, ctx.trace_parent) == (None, None)
+
+
+def test_a_notification_is_sent_at_once_and_may_be_awaited() -> None:
+    peer = Told()
+    sent = context(peer).notify("changed", {"id": 7})
+    assert peer.said == [("notify", "changed", {"id": 7})]
+
+    async def wait() -> bytes:
+        await sent
+        return b"done"
+
+    assert run_without_waiting(wait()) == b"done"
+
+
+def test_a_call_goes_to_the_peer_with_its_time_and_type() -> None:
+    peer = Told()
+    ctx = context(peer)
+    reply: Any = ctx.call("ask", [1], timeout=2.5, returns=int)
+    assert reply == "the reply"
+    ctx.call("ask")
+    assert peer.said == [("call", "ask", [1], 2.5, int), ("call", "ask", None, None, Any)]
+
+
+def test_the_logger_is_the_requests_own() -> None:
+    logger: Any = context(Told()).logger
+    assert logger == "logger of 7"
+
+
+class Lookalike:
+    """Has the name of nothing that we know."""
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        (Transaction, True),
+        (sqlite3.Connection, True),
+        (type("Connection", (), {"__module__": "psycopg"}), True),
+        (type("AsyncConnection", (), {"__module__": "psycopg.connection_async"}), True),
+        (type("Connection", (), {"__module__": "mine"}), False),
+        (Lookalike, False),
+        (int, False),
+        (Any, False),
+        (list[int], False),
+    ],
+)
+def test_a_transaction_is_known_by_its_hint_alone(hint: Any, expected: bool) -> None:
+    assert is_transaction(hint) is expected

@@ -1,0 +1,146 @@
+"""Errors: codes, canonical messages, and the way to the wire and back."""
+
+import pytest
+
+from duet_rpc import errors
+from duet_rpc.errors import (
+    RESERVED_CODES,
+    CallTimeout,
+    Cancelled,
+    ConnectionLost,
+    DuetError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    Overloaded,
+    RpcError,
+    TransportError,
+    UsageError,
+)
+
+TABLE = {
+    "ParseError": (-32700, "Parse error", None, False),
+    "InvalidRequest": (-32600, "Invalid Request", None, False),
+    "MethodNotFound": (-32601, "Method not found", None, False),
+    "InvalidParams": (-32602, "Invalid params", None, False),
+    "InternalError": (-32603, "Internal error", None, False),
+    "KeyReused": (-32012, "Idempotency key reused", "idempotency-key-reused", False),
+    "InProgress": (-32013, "Command in progress", "in-progress", True),
+    "OutcomeUnknown": (-32014, "Outcome unknown", "outcome-unknown", False),
+    "StoreUnavailable": (-32015, "Store unavailable", "store-unavailable", True),
+    "ResultUnserializable": (-32016, "Result cannot be serialized", "result-unserializable", False),
+    "Overloaded": (-32017, "Overloaded", "overloaded", True),
+    "ShuttingDown": (-32018, "Shutting down", "shutting-down", True),
+    "DeadlineExceeded": (-32019, "Deadline exceeded", "deadline-exceeded", False),
+    "Cancelled": (-32800, "Request cancelled", "cancelled", False),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_error_has_its_code_message_reason_and_retry(name: str) -> None:
+    code, message, reason, retryable = TABLE[name]
+    error = getattr(errors, name)()
+    assert (error.code, error.message, error.reason, error.retryable) == TABLE[name]
+    assert isinstance(error, RpcError) and isinstance(error, DuetError)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_answer_becomes_the_class_of_its_code(name: str) -> None:
+    code, message, reason, _ = TABLE[name]
+    error = RpcError.from_wire(code, message, {"reason": reason} if reason else None)
+    assert type(error) is getattr(errors, name)
+    assert error.from_peer and error.reason == reason
+
+
+def test_an_unknown_code_becomes_a_plain_error() -> None:
+    error = RpcError.from_wire(99_999, "of the peer's own", [1])
+    assert type(error) is RpcError
+    assert (error.code, error.message, error.data) == (99_999, "of the peer's own", [1])
+    assert error.reason is None
+
+
+def test_a_subclass_states_code_and_message() -> None:
+    class NoteNotFound(RpcError):
+        code, message = 404, "Note not found"
+
+    error = NoteNotFound(data={"id": 7})
+    assert (error.code, error.message, error.data) == (404, "Note not found", {"id": 7})
+    assert str(error) == "Note not found (404): {'id': 7}"
+    assert type(RpcError.from_wire(404, "gone")) is NoteNotFound
+
+
+def test_a_subclass_with_a_constructor_of_its_own_comes_back_from_the_wire() -> None:
+    class Quota(RpcError):
+        code, message = 429, "Quota used up"
+
+        def __init__(self, used: int) -> None:
+            super().__init__(data={"used": used})
+
+    error = RpcError.from_wire(429, "Quota used up", {"used": 3})
+    assert type(error) is Quota and error.data == {"used": 3}
+
+
+def test_a_subclass_without_a_code_shares_its_parents() -> None:
+    class Conflict(RpcError):
+        code, message = 409, "Conflict"
+
+    class EditConflict(Conflict):
+        pass
+
+    assert EditConflict().code == 409
+    assert type(RpcError.from_wire(409, "Conflict")) is Conflict
+
+
+def test_a_message_and_a_code_can_be_given_where_it_is_raised() -> None:
+    error = RpcError("busy", code=7)
+    assert (error.code, error.message, str(error)) == (7, "busy", "busy (7)")
+
+
+@pytest.mark.parametrize("reserved", [RESERVED_CODES[0], -32603, RESERVED_CODES[-1]])
+def test_reserved_codes_are_refused_where_they_are_defined(reserved: int) -> None:
+    with pytest.raises(UsageError, match="choose one outside -32768..-32000"):
+        type("Mine", (RpcError,), {"code": reserved, "__module__": "mine"})
+
+
+def test_codes_beside_the_reserved_ones_are_free() -> None:
+    for free in (-32769, -31999):
+        assert type("Mine", (RpcError,), {"code": free, "__module__": "mine"})().code == free
+
+
+@pytest.mark.parametrize("code", ["404", 4.04, True, None])
+def test_a_code_is_an_integer(code: object) -> None:
+    with pytest.raises(UsageError, match="a code is an integer"):
+        type("Mine", (RpcError,), {"code": code, "__module__": "mine"})
+
+
+def test_details_stand_beside_the_reason() -> None:
+    error = Overloaded(data={"retry_after_ms": 100})
+    assert error.data == {"reason": "overloaded", "retry_after_ms": 100}
+    assert InvalidRequest.because("batch-too-large", limit=50).data == {
+        "reason": "batch-too-large",
+        "limit": 50,
+    }
+    assert InvalidRequest.because("oversize", "Too big").message == "Too big"
+
+
+def test_reasons_of_invalid_requests_are_a_closed_list() -> None:
+    with pytest.raises(AssertionError, match="closed list"):
+        InvalidRequest.because("because-i-say-so")
+
+
+@pytest.mark.parametrize("data", [None, [1], "text", {"reason": 7}, {}])
+def test_data_without_a_word_has_no_reason(data: object) -> None:
+    assert MethodNotFound(data=data).reason is None
+
+
+def test_a_lost_connection_tells_how_the_child_ended() -> None:
+    error = ConnectionLost("the server ended", exit_code=-9, stderr_tail="Killed")
+    assert (error.exit_code, str(error)) == (-9, "the server ended\nKilled")
+    assert str(ConnectionLost("gone")) == "gone"
+
+
+def test_what_had_no_answer_is_no_rpc_error() -> None:
+    assert issubclass(ConnectionLost, TransportError) and not issubclass(ConnectionLost, RpcError)
+    assert issubclass(CallTimeout, TimeoutError)
+    assert not issubclass(UsageError, (RpcError, TransportError))
+    assert not InvalidParams.retryable and not Cancelled.retryable
