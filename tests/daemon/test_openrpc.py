@@ -1,0 +1,267 @@
+"""`rpc.discover`: the document fits the OpenRPC meta-schema and says what the functions say."""
+
+import datetime
+import enum
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import msgspec
+import pytest
+from jsonschema.protocols import Validator
+from referencing import Registry
+from referencing.jsonschema import DRAFT7
+
+from duet_rpc import Context, RpcError, Service
+from duet_rpc.openrpc import openrpc_document
+from tests.daemon.process import Process
+
+META_SCHEMA = Path(__file__).parent.parent / "data" / "openrpc-meta-schema.json"
+
+
+def meta_schema() -> Validator:
+    """Make what validates documents; the schema of schemas that it names is draft 7."""
+    draft_7 = DRAFT7.create_resource(jsonschema.Draft7Validator.META_SCHEMA)
+    named = [
+        ("https://meta.json-schema.tools/", draft_7),
+        ("https://meta.json-schema.tools", draft_7),
+    ]
+    registry: Registry[Any] = Registry().with_resources(named)
+    return jsonschema.Draft7Validator(json.loads(META_SCHEMA.read_text()), registry=registry)
+
+
+def document(service: Service) -> dict[str, Any]:
+    """Describe a service, check the document, and return it as it reads on the wire."""
+    made: dict[str, Any] = json.loads(
+        msgspec.json.encode(openrpc_document(service, name="test", version="1.2.3"))
+    )
+    meta_schema().validate(made)
+    return made
+
+
+def method(service: Service) -> dict[str, Any]:
+    """Describe a service of one method."""
+    [described] = document(service)["methods"]
+    assert isinstance(described, dict)
+    return described
+
+
+def param(service: Service) -> dict[str, Any]:
+    """Describe the one parameter of the one method."""
+    [described] = method(service)["params"]
+    assert isinstance(described, dict)
+    return described
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Node(msgspec.Struct):
+    name: str
+    children: list["Node"] = []
+
+
+NOTHING_GIVEN = object()
+
+
+class Overdrawn(RpcError):
+    code, message = 1001, "Overdrawn"
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        (int, {"type": "integer"}),
+        (str, {"type": "string"}),
+        (float, {"type": "number"}),
+        (bool, {"type": "boolean"}),
+        (None, {"type": "null"}),
+        (Any, {}),
+        (bytes, {"type": "string", "contentEncoding": "base64"}),
+        (list[int], {"type": "array", "items": {"type": "integer"}}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (Literal["up", "down"], {"enum": ["down", "up"]}),
+        (Colour, {"$ref": "#/components/schemas/Colour"}),
+        (Point, {"$ref": "#/components/schemas/Point"}),
+        (Node, {"$ref": "#/components/schemas/Node"}),
+        (datetime.date, {"type": "string", "format": "date"}),
+        (Annotated[int, msgspec.Meta(ge=1, lt=10)], {"minimum": 1, "exclusiveMaximum": 10}),
+        (Annotated[str, msgspec.Meta(pattern="^a")], {"type": "string", "pattern": "^a"}),
+        (
+            tuple[int, str],
+            {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False},
+        ),
+    ],
+    ids=str,
+)
+def test_every_kind_of_parameter_has_its_schema(hint: Any, schema: dict[str, Any]) -> None:
+    service = Service()
+
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__["value"] = hint
+    service.query(handler)
+    described = param(service)
+    assert described["name"] == "value"
+    assert described["required"] is True
+    assert schema.items() <= described["schema"].items()
+
+
+def test_types_with_names_stand_in_the_components() -> None:
+    service = Service()
+
+    @service.query
+    def move(start: Point, tree: Node) -> list[Point]:
+        return [start]
+
+    schemas = document(service)["components"]["schemas"]
+    assert schemas["Point"]["properties"] == {
+        "x": {"type": "integer"},
+        "y": {"type": "integer", "default": 0},
+    }
+    assert schemas["Point"]["required"] == ["x"]
+    assert schemas["Node"]["properties"]["children"]["items"] == {
+        "$ref": "#/components/schemas/Node"
+    }
+
+
+def test_defaults_and_required_flags() -> None:
+    service = Service()
+
+    @service.query
+    def handler(a: int, b: int = 2, c: Colour = Colour.RED, d: Any = NOTHING_GIVEN) -> None: ...
+
+    a, b, c, d = method(service)["params"]
+    assert a == {"name": "a", "required": True, "schema": {"type": "integer"}}
+    assert b == {"name": "b", "required": False, "schema": {"type": "integer", "default": 2}}
+    assert c["schema"] == {"allOf": [{"$ref": "#/components/schemas/Colour"}], "default": "red"}
+    assert d == {"name": "d", "required": False, "schema": {}}
+
+
+def test_the_way_to_call_is_said() -> None:
+    service = Service()
+
+    @service.query
+    def a_either(x: int) -> None: ...
+
+    @service.query
+    def b_by_name(*, x: int) -> None: ...
+
+    @service.query
+    def c_any_number(*values: int) -> int:
+        return len(values)
+
+    either, by_name, variadic = document(service)["methods"]
+    assert either["paramStructure"] == "either"
+    assert by_name["paramStructure"] == "by-name"
+    assert variadic["paramStructure"] == "by-position"
+    assert variadic["x-variadic"] is True
+    assert variadic["params"] == [
+        {"name": "values", "required": False, "schema": {"type": "integer"}}
+    ]
+
+
+def test_context_is_no_parameter() -> None:
+    service = Service()
+
+    @service.query
+    def handler(ctx: Context, x: int) -> None: ...
+
+    assert param(service)["name"] == "x"
+
+
+def test_kinds_and_promises() -> None:
+    service = Service("bank", description="Accounts")
+
+    @service.query
+    def balance() -> int:
+        """Say what is there.
+
+        In cents.
+        """
+        return 0
+
+    @service.command
+    def pay() -> None: ...
+
+    @service.command(retry_safe=True)
+    def rename() -> None: ...
+
+    made = document(service)
+    balance_, pay_, rename_ = made["methods"]
+    assert made["info"] == {"title": "test", "version": "1.2.3", "description": "Accounts"}
+    assert made["openrpc"] == "1.3.2"
+    assert balance_["name"] == "bank.balance"
+    assert balance_["description"] == "Say what is there."
+    assert balance_["result"] == {"name": "result", "schema": {"type": "integer"}}
+    assert balance_["x-kind"] == "query"
+    assert "x-promise" not in balance_
+    assert (pay_["x-kind"], rename_["x-kind"]) == ("command", "command")
+    assert pay_["x-promise"] != rename_["x-promise"]
+
+
+def test_errors_that_a_handler_names() -> None:
+    service = Service()
+
+    class Frozen(RpcError):
+        code, message = 1002, "Frozen"
+
+    @service.query
+    def pay(amount: int) -> None:
+        if amount:
+            raise Overdrawn(data={"short": amount})
+        raise Frozen()
+
+    assert method(service)["errors"] == [
+        {"code": 1001, "message": "Overdrawn"},
+        {"code": 1002, "message": "Frozen"},
+    ]
+
+
+def test_a_result_without_a_schema_is_anything() -> None:
+    service = Service()
+
+    class Odd:
+        pass
+
+    @service.query
+    def handler() -> Odd:
+        return Odd()
+
+    assert method(service)["result"]["schema"] == {}
+
+
+def test_handlers_that_are_not_plain_functions() -> None:
+    service = Service()
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    class Callable:
+        def __call__(self, text: str) -> str:
+            return text
+
+    service.query(name="add_one")(functools.partial(add, 1))
+    service.query(name="object")(Callable())
+    names = [described["name"] for described in document(service)["methods"]]
+    assert names == ["add_one", "object"]
+
+
+def test_the_daemon_describes_itself() -> None:
+    with Process("rpc") as daemon:
+        made = daemon.call("rpc.discover")
+    meta_schema().validate(made)
+    assert made["info"]["title"] == "duet-rpc"
+    assert {"initialize", "shutdown", "rpc.discover"} <= {m["name"] for m in made["methods"]}
