@@ -231,37 +231,68 @@ class Connection:
 
     def _work(self) -> None:
         """Go on with what has arrived and what waits, as far as there is room."""
-        arrived, queue, baton = self._arrived, self._queue, self.baton
-        answer_at_once = self.dispatcher.answer_at_once
-        encode = self.framing.encode
+        arrived, queue = self._arrived, self._queue
         while not self.congested:
             if queue and self._active < self._limit:
                 self._start(self._dequeue())
             elif arrived:
                 if self.full and not self.refusing:
                     break
-                body = arrived.popleft()
-                if self._open_calls and self.calls.take_answer(body):
-                    continue
-                if answer_at_once is not None and not self._by_id and not self._active:
-                    if body.__class__ is not Fault and not self.closing:
-                        baton.append(None)
-                        answer = answer_at_once(body, self.id)  # type: ignore[arg-type]
-                        try:
-                            baton.pop()
-                        except IndexError:
-                            self._host.reclaim()
-                        if answer is not None:
-                            self.stats.requests += 1
-                            self._last_was_broken = False
-                            self.send(encode(answer))
-                            continue
+                if self._is_quiet:
+                    body = self._answer_at_once()
+                    if body is None:
+                        continue
+                else:
+                    body = arrived.popleft()
+                    if self._open_calls and self.calls.take_answer(body):
+                        continue
                 self._take(body)
             else:
                 break
         if self.refusing and not self.full:
             self.refusing = False
         self.flush()
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Nothing is in flight in either direction, so a simple request can be answered at once."""
+        return not (self._active or self._by_id or self._queue or self._open_calls or self.closing)
+
+    def _answer_at_once(self) -> bytes | bytearray | Fault | None:
+        """Answer simple requests in a straight line; return the first that is anything else."""
+        answer_at_once = self.dispatcher.answer_at_once
+        arrived, baton, stats, id = self._arrived, self.baton, self.stats, self.id
+        if answer_at_once is None:
+            return arrived.popleft()
+        encode = self.framing.encode
+        send: Callable[[bytes], None] = self._host.write if self._join == 1 else self.send
+        while arrived and not self.congested:
+            body = arrived.popleft()
+            if body.__class__ is Fault:
+                return body
+            baton.append(None)
+            answer = answer_at_once(body, id)  # type: ignore[arg-type]
+            try:
+                baton.pop()
+            except IndexError:
+                self._host.reclaim()
+                if answer is None:
+                    return body
+                self._answered(answer)
+                return None  # the stand-in may have found work for us
+            if answer is None:
+                return body
+            stats.requests += 1
+            self._last_was_broken = False
+            if answer:
+                send(encode(answer))
+        return None
+
+    def _answered(self, answer: bytes) -> None:
+        self.stats.requests += 1
+        self._last_was_broken = False
+        if answer:
+            self.send(self.framing.encode(answer))
 
     def _work_while_lent(self) -> None:
         """Look at what has arrived while a handler runs inline elsewhere.

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeAlias, Union
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
@@ -31,6 +31,7 @@ from duet_rpc.messages import (
     NULL,
     Notification,
     Request,
+    encode_batch,
     encode_error,
     error_object,
     is_json_text,
@@ -140,11 +141,13 @@ class Job:
 Failure: TypeAlias = Callable[[BaseException, Job], RpcError]
 
 
-class _Answer(Struct, gc=False):
-    jsonrpc: str
+class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
     id: int | str
     result: Any
 
+
+_SMALL_BATCH = 10_000
+"""Commas in an array beyond which it is not worth reading as a batch in one go."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -336,38 +339,134 @@ class Dispatcher:
         simple = [method for method in self.service if self._is_simple(method)]
         if not simple:
             return None
-        envelopes: Any = Union[tuple(map(_tagged, simple))]  # noqa: UP007
+        envelopes: Any = Union[tuple(self._tagged(method) for method in simple)]  # noqa: UP007
         decode = msgspec.json.Decoder(envelopes).decode
-        max_depth = self.policy.max_depth
+        decode_batch = msgspec.json.Decoder(list[envelopes]).decode
+        max_batch, max_depth = self.policy.max_batch, self.policy.max_depth
         small = 2 * max_depth
-        failed = self._failed_at_once
+        failed, notify, answer_batch = self._failed, self._notified, self._answer_batch
 
         def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
             try:
                 message = decode(body)
             except BaseException:  # also out of a type's own check; the long way says what it is
+                if max_batch and body[:1] == b"[" and body.count(b",") < _SMALL_BATCH:
+                    return answer_batch(body, decode_batch, connection_id)
                 return None
             id = message.id
             # Zero may have been spelled -0, and a string with an escape in several ways.
-            if not id or (id.__class__ is str and b"\\" in body):
+            if not id:
+                if id is not UNSET:
+                    return None
+            elif id.__class__ is str and b"\\" in body:
                 return None
             if (len(body) > small or not body.isascii()) and not is_json_text(body, max_depth):
                 return None
+            if id is UNSET:
+                return notify(message, connection_id)
             try:
                 result = message.call(message.params, None, None)
             except BaseException as error:
                 return failed(message, error, connection_id)
             try:
-                return _encode(_Answer("2.0", id, result))
+                return _encode(_Answer(id, result))
             except BaseException as error:
                 return failed(message, _Unserializable(error), connection_id)
 
         return answer_at_once
 
-    def _failed_at_once(self, message: Any, error: BaseException, connection_id: str) -> bytes:
+    def _answer_batch(
+        self, body: bytes | bytearray, decode: Callable[[Any], Any], connection_id: str
+    ) -> bytes | None:
+        """Answer a batch of such requests, in their order; None if one of them is anything else."""
+        try:
+            messages = decode(body)
+        except BaseException:
+            return None
+        ids = [message.id for message in messages if message.id is not UNSET]
+        if (
+            not 0 < len(messages) <= self.policy.max_batch
+            or not all(ids)
+            or len(set(ids)) < len(ids)
+            or b"\\" in body
+            or not is_json_text(body, self.policy.max_depth)
+            or (len(ids) < len(messages) and not all(m.id or m.notifiable for m in messages))
+        ):
+            return None
+        answers: list[_Answer | Raw] = []
+        for message in messages:
+            if message.id is UNSET:
+                self._notified(message, connection_id)
+                continue
+            try:
+                result = message.call(message.params, None, None)
+                answers.append(_Answer(message.id, result))
+            except BaseException as error:
+                answers.append(Raw(self._failed(message, error, connection_id)))
+        if not answers:
+            return b""
+        try:
+            return _encode(answers)
+        except BaseException:
+            return encode_batch(
+                [self._encoded(answer, messages, connection_id) for answer in answers]
+            )
+
+    def _encoded(self, answer: "_Answer | Raw", messages: list[Any], connection_id: str) -> bytes:
+        try:
+            return _encode(answer)
+        except BaseException as error:
+            assert isinstance(answer, _Answer), "an error is encoded already"
+            message = next(message for message in messages if message.id == answer.id)
+            return self._failed(message, _Unserializable(error), connection_id)
+
+    def _notified(self, message: Any, connection_id: str) -> bytes | None:
+        """Run a notification; nothing is answered. None if the long way has to refuse it."""
+        if not message.notifiable:
+            return None
+        try:
+            message.call(message.params, None, None)
+        except BaseException as error:
+            job = Job(None, message.served, Bound(None), None, None, None, connection_id)
+            self.failure(error, job)
+            self.log.note(
+                "error",
+                "notification failed",
+                method=job.method.name,
+                correlation_id=self.correlate(job),
+                connection_id=connection_id,
+            )
+        return b""
+
+    def _failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         id = _encode(message.id)
         job = Job(id, message.served, Bound(None), None, None, None, connection_id)
         return encode_error(id, self.failure(error, job))
+
+    def _tagged(self, method: Method) -> type[Struct]:
+        """Define the envelope of one method's requests, with its params typed."""
+        parameters = method.parameters
+        params: Any = parameters.struct
+        fields: list[Any] = [("jsonrpc", Literal["2.0"])]
+        if any(parameter.required for parameter in parameters.listed):
+            fields.append(("params", params))
+        else:
+            fields.append(("params", params, msgspec.field(default_factory=params)))
+        fields.append(("id", int | str | UnsetType, UNSET))
+        return msgspec.defstruct(
+            "Request",
+            fields,
+            namespace={
+                "call": staticmethod(parameters.call),
+                "served": method,
+                "notifiable": method.notification_allowed
+                or self.policy.notifications is Notifications.ANY,
+            },
+            tag_field="method",
+            tag=method.name,
+            gc=False,
+            kw_only=True,
+        )
 
     def _is_simple(self, method: Method) -> bool:
         parameters = method.parameters
@@ -379,25 +478,6 @@ class Dispatcher:
             and parameters.rest is UNSET
             and method.timeout is None
         )
-
-
-def _tagged(method: Method) -> type[Struct]:
-    """Define the envelope of one method's requests, with its params typed."""
-    parameters = method.parameters
-    params: Any = parameters.struct
-    fields: list[Any] = [("jsonrpc", Literal["2.0"]), ("id", int | str)]
-    if any(parameter.required for parameter in parameters.listed):
-        fields.append(("params", params))
-    else:
-        fields.append(("params", params, msgspec.field(default_factory=params)))
-    return msgspec.defstruct(
-        "Request",
-        fields,
-        namespace={"call": staticmethod(parameters.call), "served": method},
-        tag_field="method",
-        tag=method.name,
-        gc=False,
-    )
 
 
 class _Unserializable(Exception):
