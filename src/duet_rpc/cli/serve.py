@@ -1,5 +1,6 @@
 """`duet-rpc serve FILE:OBJECT`: a person's own service."""
 
+import sys
 from typing import Any
 
 import click
@@ -50,16 +51,26 @@ def command(
     duet-rpc serve bank.py:accounts --policy production --store sqlite:///commands.db
     duet-rpc serve shop.api:service --framing ndjson --reload
     """
-    from duet_rpc.cli.target import load_service
+    from duet_rpc.cli.target import file_of, load_service
     from duet_rpc.daemon import take_stdio
     from duet_rpc.errors import UsageError
     from duet_rpc.server import Server
 
     rules = make_policy(policy, read_timeout, max_message_bytes)
     take_stdio()  # before the file is imported: it may print
+    if reload:
+        # Compiled files are told apart by the second; people change a file twice in one.
+        sys.dont_write_bytecode = True
     service = load_service(target)
     try:
         server = Server(service, policy=rules, store=store)
     except UsageError as error:
         raise click.UsageError(str(error)) from None
-    server.run_stdio(framing=framing, logs=make_logs(log_level, log_file, no_color))
+    logs = make_logs(log_level, log_file, no_color)
+    file = file_of(target) if reload else None
+    if file is None:
+        server.run_stdio(framing=framing, logs=logs)
+    else:
+        from duet_rpc.cli.reload import Reload
+
+        server.run_stdio(framing=framing, logs=logs, on_start=Reload(target, file, logs).watch)

@@ -44,6 +44,14 @@ def load_service(target: str) -> Service:
     raise click.UsageError(f"{place} has several services; say which: {choices}")
 
 
+def try_service(target: str) -> None:
+    """See whether a service can be loaded; end the process with what is wrong if it cannot."""
+    try:
+        load_service(target)
+    except click.ClickException as error:
+        sys.exit(error.format_message())
+
+
 def file_of(target: str) -> str | None:
     """Say which file a target was loaded from."""
     place = target.partition(":")[0]
