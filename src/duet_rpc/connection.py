@@ -91,6 +91,16 @@ class Stats(Struct):
     refused: int = 0
 
 
+class Budget:
+    """Bytes of queued requests that the connections of one process may hold together."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
 class _Batch:
     """The answers of a batch, gathered in request order."""
 
@@ -161,6 +171,8 @@ class Connection:
         """Methods that are served also then, and in a full queue: they ask for the end."""
         self.on_last_words: Callable[[str], None] = lambda method: None
         """Told when one of them has to wait behind others."""
+        self.budget: Budget | None = None
+        """Shared with other connections of a server that has several."""
         self.finished = 0
         """How many handlers have ended; the host sees by it whether anything moves."""
         self.baton: list[None] = []
@@ -193,10 +205,14 @@ class Connection:
     @property
     def full(self) -> bool:
         """No room in the queue: the host stops reading for a moment, then says `refuse`."""
-        return (
-            len(self._queue) >= self._policy.max_queued
-            or self._queued_bytes >= self._policy.max_queued_bytes
-        )
+        queue, policy, budget = self._queue, self._policy, self.budget
+        if len(queue) >= policy.max_queued or self._queued_bytes >= policy.max_queued_bytes:
+            return True
+        if budget is None or budget.used < budget.limit:
+            return False
+        # Others hold it all. What can start at once needs no room, and what waits behind our own
+        # requests is looked at again when one of them ends.
+        return bool(queue) or self._active >= self._limit
 
     @property
     def wants_data(self) -> bool:
@@ -339,7 +355,12 @@ class Connection:
         self.note("warn", "bad frame", None, None, reason=fault.error.reason or "cut")
         if self._answers_faults:
             self._answer(encode_error(NULL, fault.error), None)
-        if fault.boundary_lost and self._closes_on_lost_boundary:
+        if fault.boundary_lost:
+            self.lose_boundary()
+
+    def lose_boundary(self) -> None:
+        """Nobody knows where the next frame begins: on a network, what follows is not looked at."""
+        if self._closes_on_lost_boundary:
             self.broken = True
             self._arrived.clear()
 
@@ -411,12 +432,17 @@ class Connection:
 
     def _enqueue(self, waiting: _Waiting) -> None:
         self._queue.append(waiting)
-        self._queued_bytes += waiting.size
+        self._count(waiting.size)
 
     def _dequeue(self) -> _Waiting:
         waiting = self._queue.popleft()
-        self._queued_bytes -= waiting.size
+        self._count(-waiting.size)
         return waiting
+
+    def _count(self, size: int) -> None:
+        self._queued_bytes += size
+        if self.budget is not None:
+            self.budget.used += size
 
     # Requests of the peer.
 
@@ -526,6 +552,12 @@ class Connection:
             self._release(job.id, waiting)
             self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), waiting.place)
 
+    def drop_queued(self) -> None:
+        """The peer is gone: what waits is not started, and its room is free for others."""
+        self._queue.clear()
+        self._arrived.clear()
+        self._count(-self._queued_bytes)
+
     def refuse(self) -> None:
         """The queue has been full for too long: read on, and answer what comes `overloaded`."""
         if self.full:
@@ -546,7 +578,7 @@ class Connection:
             elif type(found) is _Waiting and found.message is not None:
                 if found in self._queue:
                     self._queue.remove(found)
-                    self._queued_bytes -= found.size
+                    self._count(-found.size)
                     self._release(id, found)
                     self._refuse(found.message, found.place, Cancelled())
         if type(message) is Request:

@@ -184,7 +184,10 @@ class Dispatcher:
         *,
         ledger: Ledger | None = None,
         log: Log | None = None,
+        shares_thread: bool = False,
     ) -> None:
+        self._shares_thread = shares_thread
+        """Several connections are read on one thread: only what is declared inline runs there."""
         self.service = service
         self.policy = policy
         self.log: Log = log if log is not None else Silence()
@@ -473,7 +476,7 @@ class Dispatcher:
         return (
             method.kind is Kind.QUERY
             and not method.is_async
-            and (method.inline or self.policy.max_in_flight == 1)
+            and (method.inline or (self.policy.max_in_flight == 1 and not self._shares_thread))
             and parameters.context is None
             and parameters.rest is UNSET
             and method.timeout is None

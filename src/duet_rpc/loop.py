@@ -312,6 +312,10 @@ class LoopHost:
         if self.closed:
             return
         connection = self.connection
+        if connection.broken and not self.input_ended:
+            # What came before is still answered; nothing that follows can be understood.
+            self.input_ended = True
+            connection.calls.lose(self._loss())
         reading = self.reads and not self.input_ended and connection.wants_data
         if reading != self._reading:
             self._reading = reading
@@ -326,7 +330,7 @@ class LoopHost:
             if self._stall_timer is None:
                 self._moved = connection.finished
                 self._stall_timer = self._loop.call_later(STALL, self._stalled)
-        if self.outbox.lost or connection.broken and not self.outbox.size:
+        if self.outbox.lost:
             self.close(self._loss())
         elif self.input_ended and connection.idle and not self.outbox.size:
             self.close()
@@ -354,6 +358,8 @@ class LoopHost:
             expired = self.connection.framing.expire()
         if expired:
             self._log.note("warn", "a frame took too long", connection_id=self.connection.id)
+            self.on_loop(self.connection.lose_boundary)
+            self.on_loop(self._arrange)
 
     def _stalled(self) -> None:
         self._stall_timer = None
@@ -378,6 +384,7 @@ class LoopHost:
             for task in list(self._tasks):
                 task.cancel()
             self.connection.calls.lose(error or ConnectionLost("the connection was closed"))
+            self.connection.drop_queued()
             self.channel.close()
         self._on_end(self)
 
