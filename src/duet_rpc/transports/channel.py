@@ -8,9 +8,12 @@ call by call.
 """
 
 import os
-import socket
 import stat
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 READ_SIZE = 64 * 1024
 """Bytes asked for at once. Larger reads cost a mapping and unmapping of memory each time."""
@@ -21,7 +24,7 @@ _PIPE_BUF = 4096
 class Channel:
     """Two descriptors, owned: closing the channel closes them."""
 
-    def __init__(self, read_fd: int, write_fd: int, *, own: socket.socket | None = None) -> None:
+    def __init__(self, read_fd: int, write_fd: int, *, own: "socket.socket | None" = None) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
         self.is_file = stat.S_ISREG(os.fstat(read_fd).st_mode)
@@ -35,7 +38,7 @@ class Channel:
         self._closed = self._closed_writing = False
 
     @classmethod
-    def over(cls, connected: socket.socket) -> "Channel":
+    def over(cls, connected: "socket.socket") -> "Channel":
         """Carry a connection over a socket, which the channel owns from now on."""
         connected.settimeout(None)
         return cls(connected.fileno(), connected.fileno(), own=connected)
@@ -70,6 +73,8 @@ class Channel:
             self._closes()
             os.close(self.write_fd)
             return
+        import socket
+
         try:
             with socket.socket(fileno=os.dup(self.write_fd)) as same:
                 same.shutdown(socket.SHUT_WR)
@@ -126,16 +131,21 @@ def _nonblocking_sender(fd: int) -> Send:
 
 
 def _socket_sender(fd: int) -> tuple[Send, Callable[[], None]]:
+    import socket  # a cold start's cost, and most are started with pipes
+
     own = socket.socket(fileno=os.dup(fd))
     return _transmitter(own), own.close
 
 
-def _transmitter(own: socket.socket) -> Send:
+def _transmitter(own: "socket.socket") -> Send:
+    import socket
+
     transmit = own.send
+    flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
     def send(data: bytes | memoryview) -> int:
         try:
-            return transmit(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            return transmit(data, flags)
         except BlockingIOError:
             return 0
 
