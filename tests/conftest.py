@@ -5,9 +5,9 @@ works anywhere. CI installs all of them, and there a skipped or xfailed test fai
 would be a promise that nobody checks. ``DUET_RPC_NO_SKIPS=1`` asks for the same on any machine,
 ``0`` waives it.
 
-Property tests have no time limit for an example, because a loaded machine is no fault of ours. In CI
-they try the same examples each time, so that a failure is never somebody else's; anywhere else they
-go on looking.
+Property tests have no time limit for an example, because a loaded machine is no fault of ours. In
+CI they try the same examples each time, so that a failure is never somebody else's; anywhere else
+they go on looking.
 """
 
 import os

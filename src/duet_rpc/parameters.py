@@ -78,17 +78,12 @@ class Parameters:
         self._rest_name = rest_name
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
-        try:
-            self.struct = self._define(method, array_like=False)
-            self._by_name = msgspec.json.Decoder(self.struct).decode
-            self._by_position = msgspec.json.Decoder(self._define(method, array_like=True)).decode
-            if rest_name is not None:
-                self._hints[rest_name] = list[rest]
-                self._rest = msgspec.json.Decoder(list[rest]).decode
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"{method}: its parameters cannot be decoded from JSON: {error}"
-            ) from None
+        self.struct = self._define(method, array_like=False)
+        self._by_name = msgspec.json.Decoder(self.struct).decode
+        self._by_position = msgspec.json.Decoder(self._define(method, array_like=True)).decode
+        if rest_name is not None:
+            self._hints[rest_name] = list[rest]
+            self._rest = msgspec.json.Decoder(list[rest]).decode
 
     @staticmethod
     def of(
@@ -308,6 +303,8 @@ def _hints(handler: Any, method: str, scope: Mapping[str, Any]) -> dict[str, Any
 
 
 def _check_parameter(name: str, hint: Any, method: str) -> None:
+    if name.startswith("__"):
+        raise UsageError(f"{method}: {name} is a name for Python's own use; choose another")
     try:
         foreign = next(_foreign(msgspec.inspect.type_info(hint), set()), None)
     except (TypeError, ValueError, NameError) as error:

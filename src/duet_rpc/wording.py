@@ -9,7 +9,15 @@ was not written for the peer.
 import enum
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import (
+    Collection,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Sequence,
+    Set,
+)
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -29,8 +37,14 @@ _JSON_NAMES: dict[Any, str] = {
     tuple: "array",
     set: "array",
     frozenset: "array",
+    Collection: "array",
+    Sequence: "array",
+    MutableSequence: "array",
+    Set: "array",
+    MutableSet: "array",
     dict: "object",
     Mapping: "object",
+    MutableMapping: "object",
     Raw: "any",
     bytes: "string",
 }
