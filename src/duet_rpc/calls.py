@@ -8,7 +8,8 @@ Calls of ours wait here while the peer does not read, and never count among the 
 read: those stop our reading, and then the answers that our calls wait for could not come.
 """
 
-from collections import deque
+import copy
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -50,8 +51,8 @@ class Wire(Protocol):
     max_depth: int
     unmatched_answers: int
 
-    def send(self, frame: bytes) -> None:
-        """Have a frame sent with the next flush."""
+    def send_own(self, frame: bytes) -> None:
+        """Have a frame that answers nobody sent with the next flush."""
         ...
 
     def flush(self) -> None:
@@ -72,7 +73,9 @@ class Line(Protocol):
         ...
 
 
-class _Answer(Struct, gc=False):
+class _Answer(Struct, gc=False, forbid_unknown_fields=True):
+    """What nearly every answer is; one with any other member goes the long way."""
+
     jsonrpc: Literal["2.0"]
     id: int
     result: Raw
@@ -87,6 +90,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_progress = msgspec.json.Decoder(_Progress).decode
 
 _MAX_DIGITS = 18
+_ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
 
 def _cancellation(id: int) -> bytes:
@@ -94,6 +98,16 @@ def _cancellation(id: int) -> bytes:
 
 
 Refused = Callable[[RpcError], None]
+
+
+class _Held(Struct):
+    """A frame that has to wait, and the calls in it by id."""
+
+    frame: bytes
+    wanted: list[int]
+    """Somebody waits for their answers."""
+    forgotten: list[int]
+    """Nobody does any more."""
 
 
 class Calls:
@@ -108,14 +122,36 @@ class Calls:
         self._wire = wire
         self._line = line
         self._batches: deque[tuple[list[int], Refused]] = deque()
-        self._held: deque[tuple[list[int], bytes]] = deque()
-        self._held_ids = 0
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held_ids: dict[int, int] = {}
+        self._last_held = 0
 
-    def send(self, method: str, params: bytes | None, waiter: Waiter) -> int:
-        """Send a request; its bytes go out with the next flush, or when the peer reads again."""
+    @property
+    def holds(self) -> bool:
+        """Something of ours waits to be sent."""
+        return bool(self._held)
+
+    @property
+    def most_answers(self) -> int:
+        """How many answers can come in one array; a power of two, so that there are few limits."""
+        return 1 << len(self.open).bit_length()
+
+    def send(
+        self, method: str, params: bytes | None, waiter: Waiter, *, in_turn: bool = True
+    ) -> int:
+        """Send a request; its bytes go out with the next flush, or when the peer reads again.
+
+        A call that a handler makes while it serves the peer does not wait for its turn: the call
+        whose turn it is may depend on that handler.
+        """
         self.last_id = id = self.last_id + 1
         self.open[id] = waiter
-        self._put([id], encode_request(id, method, params))
+        frame = self._wire.framing.encode(encode_request(id, method, params))
+        if self._held or self._line.behind or self.one_at_a_time:
+            if in_turn or not self.one_at_a_time:
+                self._put(frame, [id])
+                return id
+        self._wire.send_own(frame)
         return id
 
     def send_batch(
@@ -138,30 +174,30 @@ class Calls:
             self._batches.popleft()
         if ids:
             self._batches.append((ids, refused))
-        self._put(ids, encode_batch(parts))
+        self._put(self._wire.framing.encode(encode_batch(parts)), ids)
         return ids
 
     def notify(self, method: str, params: bytes | None) -> None:
-        """Send a notification now."""
-        self._put([], encode_notification(method, params))
+        """Send a notification now, or when the peer reads again."""
+        self._put(self._wire.framing.encode(encode_notification(method, params)), [])
         self._wire.flush()
 
     def forget(self, id: int, *, tell_peer: bool) -> bool:
         """Stop waiting for an answer; False if nobody was."""
         if self.open.pop(id, None) is None:
             return False
-        for index, (ids, _) in enumerate(self._held):
-            if id in ids:
-                self._held_ids -= 1
-                if len(ids) == 1:
-                    del self._held[index]  # it was never sent, so there is nothing to cancel
-                else:
-                    ids.remove(id)
-                return True
-        if tell_peer:
-            self._wire.send(self._wire.framing.encode(_cancellation(id)))
+        place = self._held_ids.pop(id, None)
+        if place is not None:
+            held = self._held[place]
+            held.wanted.remove(id)
+            held.forgotten.append(id)
+            if not held.wanted:
+                del self._held[place]  # it was never sent, so there is nothing to cancel
+        elif tell_peer:
+            self._wire.send_own(self._wire.framing.encode(_cancellation(id)))
             self._wire.flush()
-        self.release_held()
+        if self._held:
+            self.release_held()
         return True
 
     def lose(self, error: Exception) -> None:
@@ -170,17 +206,24 @@ class Calls:
         self.open.clear()
         self._batches.clear()
         self._held.clear()
-        self._held_ids = 0
+        self._held_ids.clear()
         for waiter in waiters:
-            waiter.settle(None, error)
+            # One each: an exception that is raised in many places collects all their tracebacks.
+            waiter.settle(None, copy.copy(error))
 
     def release_held(self) -> None:
         """Send the calls that waited for the peer to read, or for the call before them."""
-        while self._held and not self._must_wait():
-            ids, frame = self._held.popleft()
-            self._held_ids -= len(ids)
-            self._wire.send(frame)
-            self._wire.flush()
+        while self._held:
+            place, held = next(iter(self._held.items()))
+            if self._must_wait(0 if held.wanted else None):
+                break
+            del self._held[place]
+            for id in held.wanted:
+                del self._held_ids[id]
+            self._wire.send_own(held.frame)
+            for id in held.forgotten:
+                self._wire.send_own(self._wire.framing.encode(_cancellation(id)))
+        self._wire.flush()
 
     def take_answer(self, body: bytes | bytearray | Fault) -> bool:
         """Settle a call by a plain answer with a result; False if this is anything else."""
@@ -190,7 +233,9 @@ class Calls:
             answer = _decode_answer(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        if answer.id not in self.open or not is_json_text(body, self._wire.max_depth):
+        if answer.id not in self.open or answer.id in self._held_ids:
+            return False
+        if not is_json_text(body, self._wire.max_depth):
             return False
         self.open.pop(answer.id).settle(answer.result, None)
         if self._held:
@@ -199,24 +244,38 @@ class Calls:
 
     def settle(self, response: Response) -> None:
         """Settle the call that an answer is for, whatever the answer looks like."""
-        waiter = None
-        # Our ids are plain integers; one spelled in another way is not ours. Python refuses to read
-        # thousands of digits, and no call of ours has more than these.
-        if response.id.isdigit() and response.id[0] != 0x30 and len(response.id) <= _MAX_DIGITS:
-            waiter = self.open.pop(int(response.id), None)
-        elif response.id == NULL and self._refuse_batch(response):
-            return
-        if waiter is None:
+        waiter = self._take_out(response.id)
+        if waiter is None and not (response.id == NULL and self._refuse_batch(response)):
             self._wire.unmatched_answers += 1
             self._wire.note("warn", "an answer that nobody waits for", None, response.id)
+        elif waiter is None:
+            pass  # a whole batch was refused
         elif response.error is None:
             waiter.settle(response.result, None)
         elif response.result is None and (error := decode_error(response.error)) is not None:
             waiter.settle(None, error)
         else:
-            waiter.settle(None, InvalidAnswer("the peer's answer has no valid result or error"))
+            waiter.settle(None, InvalidAnswer("the answer has no valid result or error"))
         if self._held:
             self.release_held()
+
+    def fail(self, id: bytes) -> bool:
+        """End a call whose answer cannot be understood; False if nobody waits for it."""
+        waiter = self._take_out(id)
+        if waiter is None:
+            return False
+        waiter.settle(None, InvalidAnswer("the answer has neither a result nor an error"))
+        if self._held:
+            self.release_held()
+        return True
+
+    def _take_out(self, id: bytes) -> Waiter | None:
+        # Our ids are plain integers; one spelled in another way is not ours. Python refuses to read
+        # thousands of digits, and no call of ours has more than these.
+        if id.isdigit() and id[0] != 0x30 and len(id) <= _MAX_DIGITS:
+            # A call that was never sent cannot have been answered.
+            return None if int(id) in self._held_ids else self.open.pop(int(id), None)
+        return None
 
     def take_progress(self, params: bytes | None) -> bool:
         """Pass news of a long call on to whoever waits for it; False if it is not one of ours."""
@@ -230,36 +289,44 @@ class Calls:
         waiter.progress(progress.value)
         return True
 
-    def _put(self, ids: list[int], body: bytes) -> None:
-        frame = self._wire.framing.encode(body)
-        if self._held or self._must_wait(len(ids)):
-            self._held.append((ids, frame))
-            self._held_ids += len(ids)
+    def _put(self, frame: bytes, ids: list[int]) -> None:
+        """Send a frame with these calls in it, or hold it."""
+        if self._held or self._must_wait(len(ids) or None):
+            self._last_held = place = self._last_held + 1
+            self._held[place] = _Held(frame, list(ids), [])
+            self._held_ids.update(dict.fromkeys(ids, place))
         else:
-            self._wire.send(frame)
+            self._wire.send_own(frame)
 
-    def _must_wait(self, own: int = 0) -> bool:
-        """Whether the peer does not read, or a call other than our `own` waits for its answer."""
-        in_flight = len(self.open) - self._held_ids - own
-        return self._line.behind or (self.one_at_a_time and in_flight > 0)
+    def _must_wait(self, own: int | None) -> bool:
+        """Whether the peer does not read, or a call other than our `own` waits for its answer.
+
+        `own` is None for a notification, which need not wait for calls.
+        """
+        if self._line.behind:
+            return True
+        if own is None or not self.one_at_a_time:
+            return False
+        return len(self.open) - len(self._held_ids) - own > 0
 
     def _answered(self, ids: list[int]) -> bool:
         return all(id not in self.open for id in ids)
 
     def _refuse_batch(self, response: Response) -> bool:
-        """An error without id means the oldest open batch, if nothing of it was answered."""
+        """An error without id means the oldest batch on its way, if nothing of it was answered."""
+        while self._batches and self._answered(self._batches[0][0]):
+            self._batches.popleft()
         error = decode_error(response.error) if response.error is not None else None
-        while self._batches:
-            ids, refused = self._batches.popleft()
-            if self._answered(ids):
-                continue
-            if error is None or not all(id in self.open for id in ids):
-                return False
-            for id in ids:
-                del self.open[id]
-            refused(error)
-            return True
-        return False
+        if error is None or not self._batches or error.reason in _ABOUT_NOTIFICATIONS:
+            return False
+        ids, refused = self._batches[0]
+        if not all(id in self.open and id not in self._held_ids for id in ids):
+            return False
+        self._batches.popleft()
+        for id in ids:
+            del self.open[id]
+        refused(error)
+        return True
 
 
 def encode_params(params: Any) -> bytes | None:

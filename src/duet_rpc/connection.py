@@ -60,6 +60,10 @@ class Host(Protocol):
         """Send, or keep until the peer reads; sets `connection.congested` when too much is kept."""
         ...
 
+    def write_own(self, data: bytes) -> None:
+        """Do the same for what answers nobody, which counts for nothing there."""
+        ...
+
     def start(self, job: Job) -> None:
         """Run a handler; `finish` is called with its outcome, at once or later."""
         ...
@@ -136,6 +140,10 @@ class _Cancel(Struct):
 _decode_cancel = msgspec.json.Decoder(_Cancel).decode
 
 
+def _is_answer(item: Single) -> bool:
+    return type(item) is Response or (type(item) is Invalid and item.is_answer)
+
+
 class Connection:
     """One peer: what it asked of us, what we asked of it."""
 
@@ -190,6 +198,7 @@ class Connection:
         self._active = self._paused = 0
         self._by_id: dict[bytes, _Waiting | Job] = {}
         self._out: list[bytes] = []
+        self._out_is_own = False
         self.calls = Calls(self, host)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
@@ -326,10 +335,25 @@ class Connection:
         if out:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
-            self._host.write(data)
+            if self._out_is_own:
+                self._out_is_own = False
+                self._host.write_own(data)
+            else:
+                self._host.write(data)
 
     def send(self, frame: bytes) -> None:
-        """Have a frame sent, together with those that are ready with it."""
+        """Have an answer sent, together with those that are ready with it."""
+        if self._out_is_own:
+            self.flush()
+        self._out.append(frame)
+        if len(self._out) >= self._join:
+            self.flush()
+
+    def send_own(self, frame: bytes) -> None:
+        """Have a call of ours sent, together with those that are ready with it."""
+        if not self._out_is_own:
+            self.flush()
+            self._out_is_own = True
         self._out.append(frame)
         if len(self._out) >= self._join:
             self.flush()
@@ -340,7 +364,10 @@ class Connection:
         if isinstance(body, Fault):
             self._take_fault(body)
             return
-        message = decode(body, self.max_depth, self._policy.max_batch)
+        limit = self._policy.max_batch
+        if self._open_calls:
+            limit = max(limit, self.calls.most_answers)
+        message = decode(body, self.max_depth, limit)
         self._last_was_broken = type(message) is Invalid and isinstance(message.error, ParseError)
         if type(message) is Batch or type(message) is TooLarge:
             self._take_batch(message, len(body), may_start)
@@ -367,9 +394,11 @@ class Connection:
     def _take_batch(self, batch: Batch | TooLarge, size: int, may_start: bool) -> None:
         limit = self._policy.max_batch
         refusal = None
-        if limit == 0:
+        if isinstance(batch, Batch) and batch.items and all(map(_is_answer, batch.items)):
+            pass  # the limit is for what is asked of us
+        elif limit == 0:
             refusal = InvalidRequest.because("batch-not-supported", "Batch requests not supported")
-        elif isinstance(batch, TooLarge):
+        elif isinstance(batch, TooLarge) or len(batch.items) > limit:
             refusal = InvalidRequest.because("batch-too-large", limit=limit)
         elif not batch.items:
             refusal = InvalidRequest.because("invalid-envelope", detail="the batch is empty")
@@ -389,6 +418,9 @@ class Connection:
             self._no_answer(place)
         elif type(message) is Invalid:
             self.stats.faults += 1
+            if message.is_answer and self.calls.fail(message.id):
+                self._no_answer(place)
+                return
             id = None if message.id == NULL else message.id
             self.note("warn", "bad message", None, id, reason=message.error.reason or "parse error")
             if self._answers_faults:

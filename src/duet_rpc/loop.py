@@ -123,6 +123,16 @@ class LoopHost:
         if self.outbox.size and not self._writing:
             self.on_loop(self._watch_writing)
 
+    def write_own(self, data: bytes) -> None:
+        """Send a call of ours, as far as the peer takes it now."""
+        if self.closed:
+            return
+        self.outbox.put(data, answers=False)
+        if self.outbox.lost:
+            self._loop.call_soon_threadsafe(self.on_loop, self._arrange)
+        elif self.outbox.size and not self._writing:
+            self.on_loop(self._watch_writing)
+
     def _watch_writing(self) -> None:
         if self.outbox.size and not self._writing and not self.closed:
             self._writing = True

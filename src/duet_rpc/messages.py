@@ -54,6 +54,8 @@ class Invalid(Struct, frozen=True):
 
     error: RpcError
     id: bytes = NULL
+    is_answer: bool = False
+    """It has an id and no method: somebody who asked under that id waits for something better."""
 
 
 Single: TypeAlias = Request | Notification | Response | Invalid
@@ -199,7 +201,7 @@ def _decode_single(body: bytes | bytearray | Raw) -> Single:
                 )
             )
     if envelope.jsonrpc is UNSET or _text(envelope.jsonrpc) != "2.0":
-        return _invalid(id, 'jsonrpc must be "2.0"')
+        return _invalid(id, 'jsonrpc must be "2.0"', is_answer=envelope.method is UNSET)
     if envelope.method is not UNSET:
         method = _text(envelope.method)
         if method is None:
@@ -218,12 +220,13 @@ def _decode_single(body: bytes | bytearray | Raw) -> Single:
         if result is not None and error == NULL:
             error = None  # several peers send both members and mean the result
         return Response(id, result, error)
-    return _invalid(id, "neither a request (method) nor an answer (result or error)")
+    detail = "neither a request (method) nor an answer (result or error)"
+    return _invalid(id, detail, is_answer=True)
 
 
-def _invalid(id: bytes | None, detail: str) -> Invalid:
+def _invalid(id: bytes | None, detail: str, *, is_answer: bool = False) -> Invalid:
     error = InvalidRequest.because("invalid-envelope", detail=detail)
-    return Invalid(error, NULL if id is None else id)
+    return Invalid(error) if id is None else Invalid(error, id, is_answer)
 
 
 def _text(raw: Raw) -> str | None:

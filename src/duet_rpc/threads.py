@@ -97,6 +97,10 @@ class ThreadHost:
         if outbox.over:
             self.connection.congested = True
 
+    def write_own(self, data: bytes) -> None:
+        """Send a call of ours, as far as the peer takes it now."""
+        self.outbox.put(data, answers=False)
+
     def start(self, job: Job) -> None:
         """Run the handler here and now."""
         if job.method.is_async:

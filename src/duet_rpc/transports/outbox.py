@@ -2,6 +2,8 @@
 
 Small answers go straight out. A peer that does not read makes the rest pile up here; `over` then
 says that it is too much, and the connection starts and reads nothing more until half of it is gone.
+Only answers count for that. A call of ours, however large, must not stop our reading: its own
+answer, and those of the calls before it, could not come.
 """
 
 from collections import deque
@@ -15,7 +17,8 @@ class Outbox:
     def __init__(self, send: Send, max_bytes: int) -> None:
         self._send = send
         self._max_bytes = max_bytes
-        self._kept: deque[memoryview] = deque()
+        self._kept: deque[tuple[memoryview, bool]] = deque()
+        self._answers = 0
         self.size = 0
         """Bytes that the peer has not taken."""
         self.over = False
@@ -23,8 +26,8 @@ class Outbox:
         self.lost = False
         """The peer closed its end: what we would say reaches nobody."""
 
-    def put(self, data: bytes) -> None:
-        """Send what the peer takes now and keep the rest."""
+    def put(self, data: bytes, *, answers: bool = True) -> None:
+        """Send what the peer takes now and keep the rest; only answers can be too much."""
         if self.lost:
             return
         sent = 0
@@ -32,34 +35,40 @@ class Outbox:
             try:
                 sent = self._send(data)
             except OSError:
-                self._lose()
+                self.lose()
                 return
             if sent == len(data):
                 return
-        self._kept.append(memoryview(data)[sent:])
-        self.size += len(data) - sent
-        self.over = self.over or self.size > self._max_bytes
+        left = len(data) - sent
+        self._kept.append((memoryview(data)[sent:], answers))
+        self.size += left
+        if answers:
+            self._answers += left
+            self.over = self.over or self._answers > self._max_bytes
 
     def flush(self) -> None:
         """Send what was kept, as far as the peer reads."""
         try:
             while self._kept:
-                data = self._kept[0]
+                data, answers = self._kept[0]
                 sent = self._send(data)
                 if sent == len(data):
                     self._kept.popleft()
                 else:
-                    self._kept[0] = data[sent:]
+                    self._kept[0] = data[sent:], answers
                 self.size -= sent
+                if answers:
+                    self._answers -= sent
                 if not sent:
                     break
         except OSError:
-            self._lose()
-        if self.size <= self._max_bytes // 2:
+            self.lose()
+        if self._answers <= self._max_bytes // 2:
             self.over = False
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """Send nothing more: what is said reaches nobody."""
         self.lost = True
         self.over = False
         self._kept.clear()
-        self.size = 0
+        self.size = self._answers = 0
