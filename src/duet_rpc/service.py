@@ -276,9 +276,7 @@ def _first_paragraph(doc: str | None) -> str:
 def _caller_scope() -> dict[str, Any]:
     """Collect the local names where the decorator stands, for hints written as strings."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
-        if frame.f_back is None:
-            break
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
     return dict(frame.f_locals)
 
