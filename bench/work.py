@@ -49,7 +49,7 @@ class Scale:
 
 
 FULL = Scale(
-    repetitions=7, stream=100_000, trips=5_000, window=50_000, rounds=50_000, dispatched=50_000,
+    repetitions=5, stream=100_000, trips=5_000, window=50_000, rounds=50_000, dispatched=50_000,
     starts=5, large=(1, 9), connections=1_000, flood=2.0, commands=200,
 )  # fmt: skip
 QUICK = Scale(
