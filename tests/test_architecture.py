@@ -27,7 +27,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("transports", "ledger", "retry"),
     ("logs", "caller", "proxies", "commands", "workers"),
     ("threads", "loop"),  # the hosts: what waits and runs for a connection
-    ("builtin", "daemon", "loop_daemon"),
+    ("builtin", "daemon", "loop_daemon", "listener", "socket_daemon"),
     ("server", "client"),
     ("blocking", "testing", "mcp"),
     ("cli",),

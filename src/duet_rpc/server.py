@@ -9,8 +9,12 @@ from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.service import Service
 
 if TYPE_CHECKING:
+    from socket import socket
+    from typing import Unpack
+
     from duet_rpc.daemon import DaemonHost, FramingName
     from duet_rpc.ledger import Ledger, Store
+    from duet_rpc.listener import Options
     from duet_rpc.logs import Logs
 
 
@@ -49,6 +53,127 @@ class Server:
                 logs=logs,
                 commands=self.commands,
                 on_start=on_start,
+            )
+        finally:
+            self.commands.close()
+
+    async def serve_unix(
+        self,
+        path: str,
+        *,
+        logs: "Logs | None" = None,
+        drain: float = 2.0,
+        on_start: Callable[[str], None] = lambda address: None,
+        **options: "Unpack[Options]",
+    ) -> None:
+        """Serve on a unix socket (mode 0600) until cancelled, then drain for `drain` seconds.
+
+        `on_start` is told the address as soon as clients can connect.
+        """
+        from duet_rpc.transports.sockets import listen_unix
+
+        await self._serve(listen_unix(path), logs, drain, on_start, options)
+
+    async def serve_tcp(
+        self,
+        host: str,
+        port: int,
+        *,
+        allow_remote: bool = False,
+        logs: "Logs | None" = None,
+        drain: float = 2.0,
+        on_start: Callable[[str], None] = lambda address: None,
+        **options: "Unpack[Options]",
+    ) -> None:
+        """Serve on a TCP port (0: any free one) until cancelled, then drain for `drain` seconds.
+
+        Whoever connects is served, so only loopback addresses are taken unless `allow_remote` says
+        otherwise. `on_start` is told the address, with the port, as soon as clients can connect.
+        """
+        from duet_rpc.transports.sockets import listen_tcp
+
+        listening = listen_tcp(host, port, allow_remote=allow_remote)
+        await self._serve(listening, logs, drain, on_start, options)
+
+    def run_unix(
+        self,
+        path: str,
+        *,
+        logs: "Logs | None" = None,
+        on_start: Callable[[str], None] = lambda address: None,
+        **options: "Unpack[Options]",
+    ) -> None:
+        """Serve on a unix socket (mode 0600) until SIGINT, SIGTERM or SIGHUP ends it."""
+        from duet_rpc.transports.sockets import listen_unix
+
+        self._run(listen_unix(path), logs, on_start, options)
+
+    def run_tcp(
+        self,
+        host: str,
+        port: int,
+        *,
+        allow_remote: bool = False,
+        logs: "Logs | None" = None,
+        on_start: Callable[[str], None] = lambda address: None,
+        **options: "Unpack[Options]",
+    ) -> None:
+        """Serve on a TCP port until SIGINT, SIGTERM or SIGHUP ends it; see `serve_tcp`."""
+        from duet_rpc.transports.sockets import listen_tcp
+
+        self._run(listen_tcp(host, port, allow_remote=allow_remote), logs, on_start, options)
+
+    def close(self) -> None:
+        """Give back what the store holds; idempotent. `run_...` do it by themselves."""
+        self.commands.close()
+
+    async def _serve(
+        self,
+        listening: "socket",
+        logs: "Logs | None",
+        drain: float,
+        on_start: Callable[[str], None],
+        options: "Options",
+    ) -> None:
+        import asyncio
+
+        from duet_rpc.listener import Listener
+        from duet_rpc.logs import Logs
+
+        listener = Listener(
+            listening,
+            self.service,
+            self.policy,
+            logs=logs if logs is not None else Logs(),
+            commands=self.commands,
+            **options,
+        )
+        try:
+            listener.begin()
+            on_start(str(listener.address))
+            await asyncio.get_running_loop().create_future()  # until cancelled
+        finally:
+            await listener.end(drain)
+
+    def _run(
+        self,
+        listening: "socket",
+        logs: "Logs | None",
+        on_start: Callable[[str], None],
+        options: "Options",
+    ) -> None:
+        from duet_rpc.logs import Logs
+        from duet_rpc.socket_daemon import run_on_socket
+
+        try:
+            run_on_socket(
+                listening,
+                self.service,
+                self.policy,
+                logs=logs if logs is not None else Logs(),
+                commands=self.commands,
+                on_start=on_start,
+                **options,
             )
         finally:
             self.commands.close()

@@ -1,0 +1,333 @@
+"""Accepts connections on a socket and serves each of them on the running event loop.
+
+All connections share one dispatcher, one set of worker threads and one budget of queued bytes. A
+message that asks for the end (`shutdown`, `exit`) ends the connection it came on and no other. One
+read is made for a connection at each turn of the loop, so none that floods keeps the others
+waiting.
+"""
+
+import asyncio
+import errno
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from typing import TypedDict
+
+from duet_rpc.builtin import builtin_methods
+from duet_rpc.commands import Commands
+from duet_rpc.connection import Budget
+from duet_rpc.context import Context
+from duet_rpc.daemon import LAST_WORDS, FramingName
+from duet_rpc.dispatch import Dispatcher
+from duet_rpc.errors import Overloaded
+from duet_rpc.framing import Framing
+from duet_rpc.framing import framing as make_framing
+from duet_rpc.logs import Logs
+from duet_rpc.loop import LoopHost
+from duet_rpc.messages import NULL, encode_error
+from duet_rpc.policy import Policy
+from duet_rpc.service import Service
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.sockets import (
+    TcpTarget,
+    UnixTarget,
+    file_of,
+    is_loopback,
+    peer_uid,
+    remove_unix,
+)
+from duet_rpc.transports.strict import StrictLines
+from duet_rpc.workers import Workers
+
+MAX_CONNECTIONS = 100
+MAX_QUEUED_BYTES = 32 * 1024 * 1024
+
+_ACCEPTS = 64
+"""Connections taken at one turn of the loop; those who are connected want their turn too."""
+_PAUSE = 0.5
+"""Seconds without accepting when the process has no descriptor left."""
+_RETRY_AFTER_MS = 1000
+_PARTING = 1.0
+"""Seconds that a refused peer has to read why, before what it sent makes the close a reset."""
+_MAX_PARTING = 64
+_LAST_CHANCE = 0.3
+"""Seconds before the end of a drain at which what has not begun is refused."""
+
+_numbers = {"unix": itertools.count(1), "tcp": itertools.count(1)}
+
+Principal = Callable[[socket.socket], str]
+"""Says who is at the other end of a socket. What it raises refuses the connection."""
+
+
+class Options(TypedDict, total=False):
+    """How a socket is served."""
+
+    framing: FramingName
+    max_connections: int
+    """Further ones are answered `overloaded` and closed."""
+    max_queued_bytes: int
+    """Bodies of waiting requests, of all connections together."""
+    principal: Principal | None
+    """Who calls, if not `uid:N` on a unix socket and `local` on loopback TCP."""
+
+
+class Listener:
+    """One listening socket, and the connections that came through it."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        service: Service,
+        policy: Policy,
+        *,
+        logs: Logs,
+        commands: Commands | None = None,
+        framing: FramingName = "lsp",
+        max_connections: int = MAX_CONNECTIONS,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+        principal: Principal | None = None,
+    ) -> None:
+        """Take over a socket that listens."""
+        self.hosts: dict[str, LoopHost] = {}
+        self._listening = listening
+        self.address = _address(listening)
+        """Where clients connect to; with the port that the system chose, if it was asked to."""
+        self._kind = "unix" if isinstance(self.address, UnixTarget) else "tcp"
+        self._file = file_of(self.address.path) if isinstance(self.address, UnixTarget) else None
+        self._policy = policy
+        self._framing_name = framing
+        self._max_connections = max_connections
+        self._principal = principal if principal is not None else _principal
+        self._logs = logs
+        self._loop = asyncio.get_running_loop()
+        self._workers = Workers()
+        self._budget = Budget(max_queued_bytes)
+        own = builtin_methods(service, logs, lambda reason: None, commands)
+        self._last_words = frozenset(name for name in LAST_WORDS if name not in service)
+        self._dispatcher = Dispatcher(
+            service.with_fallback(self._ends(own)).with_fallback(own),
+            policy,
+            ledger=commands,
+            log=logs,
+            shares_thread=True,
+        )
+        self._accepting = False
+        self._parting: set[_Parting] = set()
+        self._refused = 0
+
+    def begin(self) -> None:
+        """Start to accept."""
+        # A log tells no user's paths.
+        path = getattr(self.address, "path", "")
+        shown = f"unix:{os.path.basename(path)}" if path else self.address
+        self._logs.note("info", "listening", address=shown)
+        self._accept()
+
+    def _accept(self) -> None:
+        if not self._accepting and self._listening.fileno() >= 0:
+            self._accepting = True
+            self._loop.add_reader(self._listening.fileno(), self._acceptable)
+
+    def remove_file(self) -> None:
+        """Take the address away, so that nobody new comes; idempotent, any thread."""
+        if isinstance(self.address, UnixTarget):
+            remove_unix(self.address.path, self._file)
+
+    async def end(self, seconds: float) -> bool:
+        """Accept nobody, finish what was read, refuse what has not begun, close every connection.
+
+        Return whether every handler has ended within the time.
+        """
+        self._pause()
+        self.remove_file()
+        self._listening.close()
+        for parting in list(self._parting):
+            parting.close()
+        hosts = list(self.hosts.values())
+        until = self._loop.time() + seconds
+        finished = await asyncio.gather(*(self._drain(host, until) for host in hosts))
+        self._workers.close()
+        return all(finished)
+
+    async def _drain(self, host: LoopHost, until: float) -> bool:
+        connection = host.connection
+        while not host.closed and not (connection.idle and not host.outbox.size):
+            left = until - self._loop.time()
+            if left <= 0:
+                break
+            if left <= _LAST_CHANCE:
+                connection.closing = True
+                host.on_loop(connection.refuse_queued)
+            # A handler that waits for its peer goes on only if we read on.
+            host.resume_reading() if connection.calls.open else host.stop_reading()
+            await host.drained(min(left, 0.05))
+        finished = connection.idle
+        host.close()
+        return finished
+
+    def _ends(self, own: Service) -> Service:
+        """Make the methods by which a peer ends its connection."""
+        ends = Service()
+        answer = own.get("shutdown")
+        assert answer is not None, "every daemon has it"
+        goodbye = answer.handler
+
+        @ends.query(inline=True, notification_allowed=True, ignore_unknown=True)
+        def shutdown(ctx: Context) -> dict[str, str]:
+            """Finish what was asked before on this connection, then close it."""
+            self._retire(ctx.connection_id)
+            result: dict[str, str] = goodbye()
+            return result
+
+        @ends.query(inline=True, notification_allowed=True, ignore_unknown=True)
+        def exit(ctx: Context) -> None:
+            """Close this connection; what LSP clients send after shutdown."""
+            self._retire(ctx.connection_id)
+
+        return ends
+
+    def _retire(self, id: str) -> None:
+        """Read no more from a connection; it closes when everything is answered."""
+        host = self.hosts[id]
+        host.connection.closing = True
+        host.input_ended = True
+
+    # Connections come and go.
+
+    def _acceptable(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                connected, _ = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._logs.note("error", "no connection can be taken", why=error.strerror)
+                    self._pause()
+                    self._loop.call_later(_PAUSE, self._accept)
+                    return
+                continue  # it was gone before we came to it
+            if len(self.hosts) < self._max_connections:
+                self._admit(connected)
+            else:
+                self._refuse(connected)
+
+    def _pause(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            self._loop.remove_reader(self._listening.fileno())
+
+    def _admit(self, connected: socket.socket) -> None:
+        id = f"{self._kind}-{next(_numbers[self._kind])}"
+        try:
+            principal = self._principal(connected)
+            if self._kind == "tcp":
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            channel = Channel.over(connected)
+        except Exception as error:  # out of the hook, or the peer is gone already
+            self._logs.note("warn", "refused", connection_id=id, why=type(error).__name__)
+            connected.close()
+            return
+        host = LoopHost(
+            channel,
+            self._dispatcher,
+            self._framing(),
+            workers=self._workers,
+            id=id,
+            principal=principal,
+            closes_on_lost_boundary=True,
+            logger=self._logs.logger,
+            on_end=self._left,
+        )
+        host.connection.budget = self._budget
+        host.connection.last_words = self._last_words
+        self.hosts[id] = host
+        self._logs.note("info", "connected", connection_id=id, principal=principal)
+        host.begin()
+
+    def _left(self, host: LoopHost) -> None:
+        id = host.connection.id
+        del self.hosts[id]
+        stats = host.connection.stats
+        self._logs.note("info", "disconnected", connection_id=id, requests=stats.requests)
+
+    def _framing(self) -> Framing:
+        policy = self._policy
+        if self._framing_name == "ndjson":
+            return StrictLines(max_message_bytes=policy.max_message_bytes)
+        return make_framing(
+            self._framing_name,
+            max_message_bytes=policy.max_message_bytes,
+            max_header_bytes=policy.max_header_bytes,
+        )
+
+    def _refuse(self, connected: socket.socket) -> None:
+        """Say that there are too many, and close without making a reset of what we said."""
+        self._refused += 1
+        if not self._refused & (self._refused - 1):  # the 1st, 2nd, 4th, 8th: a flood fills no log
+            self._logs.note(
+                "warn",
+                "too many connections",
+                limit=self._max_connections,
+                refused=self._refused,
+            )
+        refusal = Overloaded(data={"retry_after_ms": _RETRY_AFTER_MS})
+        try:
+            connected.setblocking(False)
+            connected.send(self._framing().encode(encode_error(NULL, refusal)))
+            connected.shutdown(socket.SHUT_WR)
+        except OSError:
+            connected.close()
+            return
+        if len(self._parting) >= _MAX_PARTING:
+            connected.close()
+        else:
+            self._parting.add(_Parting(connected, self._loop, self._parting.discard))
+
+
+class _Parting:
+    """A refused peer on its way out: what it still sends is read and dropped."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_close: "Callable[[_Parting], None]",
+    ) -> None:
+        self._connected = connected
+        self._loop = loop
+        self._on_close = on_close
+        self._timer = loop.call_later(_PARTING, self.close)
+        loop.add_reader(connected.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        try:
+            if self._connected.recv(64 * 1024):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.close()
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self._connected.fileno())
+        self._connected.close()
+        self._on_close(self)
+
+
+def _address(listening: socket.socket) -> UnixTarget | TcpTarget:
+    name = listening.getsockname()
+    if isinstance(name, str):
+        return UnixTarget(os.path.abspath(name))  # somebody may change the directory meanwhile
+    return TcpTarget(name[0], name[1])
+
+
+def _principal(connected: socket.socket) -> str:
+    """Say who is there: the user on a unix socket, nobody in particular on this machine's TCP."""
+    if connected.family == socket.AF_UNIX:
+        return f"uid:{peer_uid(connected)}"
+    address = str(connected.getpeername()[0])
+    return "local" if is_loopback(address) else f"tcp:{address}"
