@@ -397,9 +397,15 @@ class Connection:
         if isinstance(batch, Batch) and batch.items and all(map(_is_answer, batch.items)):
             pass  # the limit is for what is asked of us
         elif limit == 0:
-            refusal = InvalidRequest.because("batch-not-supported", "Batch requests not supported")
+            refusal = InvalidRequest.because(
+                "batch-not-supported",
+                "Batch requests not supported",
+                detail="send the requests one by one",
+            )
         elif isinstance(batch, TooLarge) or len(batch.items) > limit:
-            refusal = InvalidRequest.because("batch-too-large", limit=limit)
+            refusal = InvalidRequest.because(
+                "batch-too-large", detail="send fewer requests at once", limit=limit
+            )
         elif not batch.items:
             refusal = InvalidRequest.because("invalid-envelope", detail="the batch is empty")
         if refusal is not None:
@@ -425,6 +431,8 @@ class Connection:
             self.note("warn", "bad message", None, id, reason=message.error.reason or "parse error")
             if self._answers_faults:
                 self._answer(encode_error(message.id, message.error), place)
+            else:
+                self._no_answer(place)
         else:
             assert isinstance(message, (Request, Notification)), "the union is closed"
             self.stats.requests += 1
@@ -452,13 +460,15 @@ class Connection:
             return ShuttingDown()
         if self.full and not last_words:
             self.stats.refused += 1
-            return Overloaded(data={"retry_after_ms": RETRY_AFTER_MS})
+            detail = "nothing was started: wait a moment, then send it again"
+            return Overloaded(data={"detail": detail, "retry_after_ms": RETRY_AFTER_MS})
         if type(message) is Request and message.id != NULL:
             if message.id not in self._by_id:
                 self._by_id[message.id] = waiting
             elif self._limit > 1:
                 return InvalidRequest.because(
-                    "duplicate-id", detail="a request with this id is still being worked on"
+                    "duplicate-id",
+                    detail="a request with this id is still being worked on: use another",
                 )
         return None
 
@@ -540,7 +550,7 @@ class Connection:
         else:
             self._answer_job(job, error_member(error))
             self.flush()
-        if job.key is None or job.method.promise is Promise.TRANSACTIONAL:
+        if job.method.promise in (None, Promise.TRANSACTIONAL):
             self._host.cancel(job)
 
     def pause_slot(self) -> None:
@@ -604,19 +614,26 @@ class Connection:
         except (msgspec.DecodeError, RecursionError):
             self.note("error", "cancellation without an id", CANCEL, None)
         else:
-            found = self._by_id.get(id)
+            found = self._by_id.get(id) or self._queued_under(id)
             if type(found) is Job:
                 self.abandon(found, Cancelled())
             elif type(found) is _Waiting and found.message is not None:
-                if found in self._queue:
-                    self._queue.remove(found)
-                    self._count(-found.size)
-                    self._release(id, found)
-                    self._refuse(found.message, found.place, Cancelled())
+                self._queue.remove(found)
+                self._count(-found.size)
+                self._release(id, found)
+                self._refuse(found.message, found.place, Cancelled())
         if type(message) is Request:
             self._answer(b'{"jsonrpc":"2.0","id":%b,"result":null}' % message.id, place)
         else:
             self._no_answer(place)
+
+    def _queued_under(self, id: bytes) -> _Waiting | None:
+        """Find a request whose id another one had before it: only one at a time is in `_by_id`."""
+        for waiting in self._queue:
+            message = waiting.message
+            if type(message) is Request and message.id == id != NULL:
+                return waiting
+        return None
 
     def _refuse(
         self, message: Request | Notification, place: tuple[_Batch, int] | None, error: RpcError

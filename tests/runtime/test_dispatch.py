@@ -1,0 +1,457 @@
+"""The dispatcher: rules before the handler, errors out of it, and the straight line."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from duet_rpc.context import Context
+from duet_rpc.dispatch import Dispatcher, Failure, Job, Silence, error_member, result_member
+from duet_rpc.errors import Cancelled, InProgress, InvalidParams, MethodNotFound, RpcError
+from duet_rpc.messages import Notification, Request
+from duet_rpc.policy import DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
+from duet_rpc.service import Service
+from tests.helpers import HandHost, Recorder, run_without_waiting
+
+PEER = HandHost(())
+
+
+class Gone(RpcError):
+    code, message = 410, "Gone"
+
+
+@dataclass
+class Fragile:
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind == "bug":
+            raise KeyError("unforeseen")
+        if self.kind == "exit":
+            raise SystemExit(3)
+        if self.kind == "no":
+            raise Gone()
+
+
+def make() -> Service:
+    service = Service()
+
+    @service.query
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @service.query
+    async def later(a: int) -> int:
+        return a
+
+    @service.query
+    def whoami(ctx: Context) -> Any:
+        return [ctx.method, ctx.correlation_id, ctx.connection_id, ctx.principal, ctx.trace_parent]
+
+    @service.query
+    def fail(how: str) -> Any:
+        raise {
+            "gone": Gone(data={"id": 1}),
+            "bug": ZeroDivisionError("secret"),
+            "exit": SystemExit(1),
+            "interrupt": KeyboardInterrupt(),
+            "of the peer": RpcError.from_wire(-32601, "Method not found"),
+            "own of the peer": RpcError.from_wire(410, "Gone", [1]),
+        }[how]
+
+    @service.query
+    async def fail_later() -> Any:
+        raise ZeroDivisionError("secret")
+
+    @service.query
+    def bad_result() -> Any:
+        return object()
+
+    @service.query
+    def fragile(a: Fragile) -> str:
+        return a.kind
+
+    @service.query(notification_allowed=True)
+    def touch() -> None: ...
+
+    @service.command
+    def pay(amount: int) -> int:
+        return amount
+
+    @service.command
+    async def pay_later(amount: int) -> int:
+        return amount
+
+    @service.command(name="keyed")
+    def keyed(amount: int, ctx: Context, idempotency_key: str = "none") -> Any:
+        return [idempotency_key, ctx.idempotency_key]
+
+    return service
+
+
+def dispatcher(policy: Policy = SPEC, **options: Any) -> Dispatcher:
+    return Dispatcher(make(), policy, **options)
+
+
+def prepare(d: Dispatcher, method: str, params: Any = None, id: bytes | None = b"1") -> Job:
+    raw = None if params is None else json.dumps(params).encode()
+    message = Notification(method, raw) if id is None else Request(id, method, raw)
+    return d.prepare(message, PEER, "c1", "local")
+
+
+def run(d: Dispatcher, method: str, params: Any = None, id: bytes | None = b"1") -> Any:
+    """Run one request; return the member as a value, result or error object."""
+    job = prepare(d, method, params, id)
+    member = run_without_waiting(d.run_async(job)) if job.method.is_async else d.run(job)
+    (value,) = json.loads(b"{%b}" % member).values()
+    return value
+
+
+def refused(d: Dispatcher, method: str, params: Any = None, id: bytes | None = b"1") -> RpcError:
+    with pytest.raises(RpcError) as caught:
+        prepare(d, method, params, id)
+    return caught.value
+
+
+def test_a_request_is_run_and_its_result_encoded() -> None:
+    assert run(dispatcher(), "add", [1, 2]) == 3
+    assert run(dispatcher(), "later", {"a": 7}) == 7
+
+
+def test_an_unknown_method_is_refused() -> None:
+    error = refused(dispatcher(), "nothing")
+    assert type(error) is MethodNotFound
+    assert error.data == {"detail": "no method of this name is served here"}
+
+
+def test_params_are_checked_before_the_handler() -> None:
+    assert refused(dispatcher(), "add", [1, "2"]).data["param"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("policy", "method", "id", "reason"),
+    [
+        (DEVELOPMENT, "pay", None, "command-requires-id"),
+        (DEVELOPMENT, "pay", b"null", "command-requires-id"),
+        (DEVELOPMENT, "pay", b"0", None),
+        (DEVELOPMENT, "add", None, "notification-not-allowed"),
+        (DEVELOPMENT, "add", b"null", None),
+        (DEVELOPMENT, "touch", None, None),
+        (SPEC, "pay", None, None),
+        (SPEC, "pay", b"null", None),
+        (SPEC, "add", None, None),
+        (EDITOR, "add", None, None),
+    ],
+)
+def test_ids_and_notifications_follow_the_policy(
+    policy: Policy, method: str, id: bytes | None, reason: str | None
+) -> None:
+    params = {"pay": [1], "add": [1, 2], "touch": None}[method]
+    if reason is None:
+        assert prepare(dispatcher(policy), method, params, id).id == id
+    else:
+        error = refused(dispatcher(policy), method, params, id)
+        assert (error.code, error.reason) == (-32600, reason)
+        assert method in error.data["detail"]
+
+
+# The idempotency key.
+
+
+def test_a_key_is_found_beside_the_params_and_in_meta() -> None:
+    d = dispatcher(PRODUCTION)
+    assert prepare(d, "pay", {"amount": 1, "idempotency_key": "k"}).key == "k"
+    assert prepare(d, "pay", {"amount": 1, "_meta": {"idempotency_key": "k"}}).key == "k"
+    both = {"amount": 1, "idempotency_key": "a", "_meta": {"idempotency_key": "b"}}
+    assert prepare(d, "pay", both).key == "a"
+
+
+def test_a_key_makes_a_context_and_reaches_a_handler_that_asks() -> None:
+    d = dispatcher(PRODUCTION)
+    assert run(d, "keyed", {"amount": 1, "idempotency_key": "k"}) == ["k", "k"]
+    assert run(d, "keyed", {"amount": 1, "_meta": {"idempotency_key": "k"}}) == ["k", "k"]
+    assert run(dispatcher(), "keyed", {"amount": 1}) == ["none", None]
+
+
+def test_a_key_is_optional_where_the_policy_says_so() -> None:
+    assert prepare(dispatcher(DEVELOPMENT), "pay", {"amount": 1}).key is None
+    error = refused(dispatcher(PRODUCTION), "pay", {"amount": 1})
+    assert (error.code, error.reason) == (-32602, "idempotency-key-missing")
+    assert error.data["received"] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("key", "received"),
+    [
+        ("", "0 characters"),
+        ("k" * 256, "256 characters"),
+        ("a\nb", "unprintable characters"),
+        (7, "another type"),
+        (None, "another type"),
+        ([], "another type"),
+    ],
+)
+def test_a_key_is_a_printable_string(key: Any, received: str) -> None:
+    for policy in (PRODUCTION, DEVELOPMENT):
+        error = refused(dispatcher(policy), "pay", {"amount": 1, "idempotency_key": key})
+        assert (error.code, error.reason) == (-32602, "idempotency-key-invalid")
+        assert error.data["received"] == received
+        assert error.data["expected"] == "string of 1 to 255 printable characters"
+
+
+def test_the_longest_key_passes() -> None:
+    key = "é" * 255
+    assert prepare(dispatcher(), "pay", {"amount": 1, "idempotency_key": key}).key == key
+
+
+def test_a_query_has_no_key() -> None:
+    assert (
+        prepare(dispatcher(), "add", {"a": 1, "b": 2, "_meta": {"idempotency_key": 7}}).key is None
+    )
+
+
+@pytest.mark.parametrize("meta", [1, [], "x", {"traceparent": 7}, {"other": {"a": 1}}])
+def test_meta_of_other_programs_is_left_alone(meta: Any) -> None:
+    assert run(dispatcher(), "whoami", {"_meta": meta})[-1] is None
+
+
+# The context.
+
+
+def test_a_context_tells_the_handler_about_its_request() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    d = dispatcher()
+    assert run(d, "whoami", {"_meta": {"traceparent": trace}}, b"7") == [
+        "whoami",
+        "7",
+        "c1",
+        "local",
+        trace,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("id", "text"),
+    [(b"1.0", "1.0"), (b'"a\\u0062"', "ab"), (b"null", "null"), (b"0", "0"), (b'""', "")],
+)
+def test_the_correlation_id_is_the_requests_id(id: bytes, text: str) -> None:
+    assert run(dispatcher(), "whoami", id=id)[1] == text
+
+
+def test_a_message_without_id_gets_a_correlation_id_of_its_own() -> None:
+    d = dispatcher()
+    assert d.correlation_id(None, "c1") == "c1-n1"
+    assert d.correlation_id(None, "c2") == "c2-n2"
+
+
+# What a handler raises.
+
+
+def test_a_declared_error_is_the_answer() -> None:
+    assert run(dispatcher(), "fail", ["gone"]) == {
+        "code": 410,
+        "message": "Gone",
+        "data": {"id": 1},
+    }
+
+
+@pytest.mark.parametrize("how", ["bug", "exit", "interrupt", "of the peer"])
+def test_anything_else_is_logged_and_told_as_a_reference(how: str) -> None:
+    log = Recorder()
+    assert run(dispatcher(log=log), "fail", [how]) == {
+        "code": -32603,
+        "message": "Internal error",
+        "data": {"reference": "ref-1"},
+    }
+    (line,) = log.lines
+    assert (line.severity, line.text) == ("error", "handler failed")
+    assert line.fields == {
+        "method": "fail",
+        "id": b"1",
+        "correlation_id": "1",
+        "connection_id": "c1",
+        "reference": "ref-1",
+    }
+
+
+def test_an_async_handler_fails_alike() -> None:
+    log = Recorder()
+    assert run(dispatcher(log=log), "fail_later")["data"] == {"reference": "ref-1"}
+    assert isinstance(log.failures[0], ZeroDivisionError)
+
+
+def test_an_error_of_ones_own_may_be_passed_on_from_a_peer() -> None:
+    assert run(dispatcher(), "fail", ["own of the peer"])["code"] == 410
+
+
+def test_a_failure_after_a_cancellation_is_no_news() -> None:
+    log = Recorder()
+    d = dispatcher(log=log)
+    job = prepare(d, "add", [1, 2])
+    job.answered = True
+    assert type(d.failure(asyncio.CancelledError(), job)) is Cancelled
+    assert log.lines == []
+
+
+def test_a_result_that_cannot_be_written_is_told_and_logged_with_its_cause() -> None:
+    log = Recorder()
+    answer = run(dispatcher(log=log), "bad_result")
+    assert (answer["code"], answer["data"]["reason"]) == (-32016, "result-unserializable")
+    assert answer["data"]["reference"] == "ref-1"
+    assert isinstance(log.failures[0].__cause__, TypeError)
+
+
+@pytest.mark.parametrize("kind", ["bug", "exit"])
+def test_a_type_that_fails_in_its_own_check_is_an_internal_error(kind: str) -> None:
+    log = Recorder()
+    error = refused(dispatcher(log=log), "fragile", [{"kind": kind}])
+    assert (error.code, error.data) == (-32603, {"reference": "ref-1"})
+    assert log.lines[0].fields["correlation_id"] == "1"
+
+
+def test_a_type_may_refuse_with_an_error_of_its_own() -> None:
+    assert refused(dispatcher(), "fragile", [{"kind": "no"}]).code == 410
+
+
+def test_a_silent_log_gives_a_reference_too() -> None:
+    assert run(dispatcher(), "fail", ["bug"])["data"] == {"reference": "unlogged"}
+    Silence().note("warn", "nothing")
+
+
+# The seam to the ledger.
+
+
+class Remembering:
+    """A ledger that runs every command and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+
+    def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
+        self.keys.append(job.key)
+        if job.key == "busy":
+            raise InProgress(data={"retry_after_ms": 5})
+        return work("a transaction")
+
+    async def run_async(
+        self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
+    ) -> bytes:
+        self.keys.append(job.key)
+        return await work("a transaction")
+
+
+def test_commands_with_a_key_go_through_the_ledger() -> None:
+    ledger = Remembering()
+    d = dispatcher(ledger=ledger)
+    assert run(d, "pay", {"amount": 1, "idempotency_key": "a"}) == 1
+    assert run(d, "pay_later", {"amount": 2, "idempotency_key": "b"}) == 2
+    assert run(d, "pay", {"amount": 3}) == 3
+    assert run(d, "pay_later", {"amount": 4}) == 4
+    assert run(d, "add", [1, 2]) == 3
+    assert ledger.keys == ["a", "b"]
+    assert run(d, "pay", {"amount": 1, "idempotency_key": "busy"})["code"] == -32013
+
+
+# The straight line.
+
+
+def at_once(service: Service, policy: Policy = EDITOR, log: Recorder | None = None) -> Any:
+    return Dispatcher(service, policy, log=log).answer_at_once
+
+
+def body(method: str, params: str = "", id: str = "1") -> bytes:
+    rest = f',"params":{params}' if params else ""
+    return f'{{"jsonrpc":"2.0","id":{id},"method":"{method}"{rest}}}'.encode()
+
+
+def test_a_plain_request_is_answered_at_once() -> None:
+    answer = at_once(make())
+    assert answer(body("add", '{"a":1,"b":2}')) == b'{"jsonrpc":"2.0","id":1,"result":3}'
+    assert answer(body("touch", id='"x"')) == b'{"jsonrpc":"2.0","id":"x","result":null}'
+    assert answer(body("touch", "{}")) == b'{"jsonrpc":"2.0","id":1,"result":null}'
+    assert answer(bytearray(body("touch"))) == b'{"jsonrpc":"2.0","id":1,"result":null}'
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"[]",
+        b"{",
+        body("nothing"),
+        body("add"),
+        body("add", "[1,2]"),
+        body("add", '{"a":1}'),
+        body("touch", id="0"),
+        body("touch", id="-0"),
+        body("touch", id="1.0"),
+        body("touch", id='""'),
+        body("touch", id="null"),
+        body("touch", id='"\\u0061"'),
+        body("touch", id="true"),
+        body("touch", "null"),
+        body("later", '{"a":1}'),
+        body("whoami"),
+        body("pay", '{"amount":1}'),
+        body("fragile", '{"a":{"kind":"bug"}}'),
+        body("fragile", '{"a":{"kind":"exit"}}'),
+        body("fragile", '{"a":{"kind":"no"}}'),
+        b'{"jsonrpc":"1.0","id":1,"method":"touch"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"touch","x":"\xff"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"touch","x":%b}' % (b"[" * 70 + b"]" * 70),
+        b'{"jsonrpc":"2.0","id":1,"result":1}',
+    ],
+)
+def test_anything_odd_goes_the_long_way(odd: bytes) -> None:
+    assert at_once(make())(odd) is None
+
+
+def test_a_failure_on_the_straight_line_is_logged_alike() -> None:
+    log = Recorder()
+    answer = at_once(make(), log=log)
+    assert json.loads(answer(body("fail", '{"how":"bug"}', id='"x"'), "c9")) == {
+        "jsonrpc": "2.0",
+        "id": "x",
+        "error": {
+            "code": -32603,
+            "message": "Internal error",
+            "data": {"reference": "ref-1"},
+        },
+    }
+    assert log.lines[0].fields == {
+        "method": "fail",
+        "id": b'"x"',
+        "correlation_id": "x",
+        "connection_id": "c9",
+        "reference": "ref-1",
+    }
+    assert json.loads(answer(body("bad_result")))["error"]["code"] == -32016
+    assert json.loads(answer(body("fail", '{"how":"gone"}')))["error"]["code"] == 410
+
+
+def test_where_several_may_be_in_flight_only_inline_queries_are_answered_at_once() -> None:
+    assert at_once(make(), SPEC) is None
+    service = Service()
+    service.query(name="quick", inline=True)(lambda: 1)
+    service.query(name="slow")(lambda: 1)
+    service.query(name="limited", inline=True, timeout=1.0)(lambda: 1)
+    answer = at_once(service, SPEC)
+    assert answer(body("quick")) == b'{"jsonrpc":"2.0","id":1,"result":1}'
+    assert answer(body("slow")) is None and answer(body("limited")) is None
+
+
+def test_depth_is_the_policys_also_on_the_straight_line() -> None:
+    service = Service()
+    service.query(name="echo")(lambda a: a)
+    answer = at_once(service, replace(EDITOR, max_depth=3))
+    assert answer(body("echo", '{"a":[1]}')) is not None
+    assert answer(body("echo", '{"a":[[1]]}')) is None
+
+
+def test_members() -> None:
+    assert result_member([1]) == b'"result":[1]'
+    assert error_member(Gone()) == b'"error":{"code":410,"message":"Gone"}'
+    assert json.loads(b"{%b}" % error_member(InvalidParams()))["error"]["code"] == -32602
