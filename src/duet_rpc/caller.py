@@ -5,8 +5,9 @@ the same coroutines to their end in one step, because its face never suspends. S
 than the other, and this module knows neither event loops nor threads.
 """
 
+import copy
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -14,7 +15,8 @@ from msgspec import Raw, Struct
 
 from duet_rpc.calls import encode_params
 from duet_rpc.errors import (
-    ConnectFailed,
+    CallTimeout,
+    DeadlineExceeded,
     InvalidAnswer,
     RpcError,
     TransportError,
@@ -51,6 +53,16 @@ class Item(Struct):
     value: Any = None
     failure: Exception | None = None
     settled: bool = False
+    left: float | None = None
+    """Seconds left of its time, if some of it has been spent already."""
+
+    @property
+    def waits_for(self) -> Expected:
+        """What it waits for, from now on."""
+        assert self.expected is not None, "a notification waits for nothing"
+        if self.left is None:
+            return self.expected
+        return msgspec.structs.replace(self.expected, timeout=self.left)
 
     def settle(self, value: Any, failure: Exception | None) -> None:
         """Take what came of it."""
@@ -71,10 +83,22 @@ class Item(Struct):
         return self.failure
 
 
+class Answer(Protocol):
+    """The answer to a call, still to come."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for it."""
+        ...
+
+    def cancel(self) -> object:
+        """Stop waiting for it, and tell the server; does nothing once it is there."""
+        ...
+
+
 class Face(Protocol):
     """One connection that can be waited on: by an event loop, or by the calling thread."""
 
-    def request(self, method: str, params: bytes | None, expected: Expected) -> Awaitable[Any]:
+    def request(self, method: str, params: bytes | None, expected: Expected) -> Answer:
         """Send one call, once; settle with its result, an `RpcError` or a `TransportError`."""
         ...
 
@@ -103,6 +127,8 @@ class Caller:
         self._timeout = timeout
         self._retry = retry
         self._batch_limit: int | None = None
+        self.usual = self.expected(Any, USUAL)
+        """What a call waits for that asks for nothing in particular."""
 
     def expected(
         self,
@@ -113,6 +139,8 @@ class Caller:
     ) -> Expected:
         """Say what a call waits for; `USUAL` is the client's own timeout."""
         seconds = self._timeout if timeout == USUAL else timeout
+        if total_timeout is not None and on_progress is None:
+            on_progress = _ignore
         return Expected(decoder(returns), seconds, on_progress, total_timeout)
 
     async def query(self, method: str, params: Any, expected: Expected, retry: Retry | None) -> Any:
@@ -147,11 +175,12 @@ class Caller:
             try:
                 return await self._face.request(method, params, expected)
             except RpcError as error:
-                if not error.retryable:
+                # A query does no harm, and a command that has begun is found by its key.
+                if not error.retryable and not isinstance(error, DeadlineExceeded):
                     raise
                 delay = max(delay, retry_after(error))
                 failure: Exception = error
-            except (TransportError, ConnectFailed) as error:
+            except TransportError as error:
                 failure = error
             if self._face.now() + delay - begun > retry.total:
                 raise failure
@@ -160,34 +189,71 @@ class Caller:
 
     async def send_batch(self, items: Sequence[Item]) -> None:
         """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""
+        begun = self._face.now()
         at = 0
         while at < len(items):
             limit = self._batch_limit
+            part = items[at:] if limit is None or limit == 1 else items[at : at + limit]
+            waiting = self._still_waiting(part, begun)
+            refusal = None
             if limit == 1:
-                await self._send_singly(items[at:])
-                return
-            part = items[at : at + limit] if limit else items[at:]
-            refusal = await self._face.request_all(part)
+                await self._send_singly(waiting)
+            elif waiting:
+                try:
+                    refusal = await self._face.request_all(waiting)
+                except TransportError as error:
+                    _settle_all(waiting, error)
             if refusal is not None:
-                self._batch_limit = accepted_batch(refusal, len(part))
+                self._batch_limit = accepted_batch(refusal, len(waiting))
                 if self._batch_limit is not None:
                     continue
-                for item in part:
-                    item.settle(None, refusal)
+                _settle_all(waiting, refusal)
             at += len(part)
 
+    def _still_waiting(self, items: Sequence[Item], begun: float) -> list[Item]:
+        """Give each item what is left of its time; those that have none left end here."""
+        spent = self._face.now() - begun
+        waiting = []
+        for item in items:
+            timeout = None if item.expected is None else item.expected.timeout
+            if timeout is not None and spent > 0:
+                if spent >= timeout:
+                    item.settle(None, CallTimeout(f"{item.method}: not sent within {timeout:g} s"))
+                    continue
+                item.left = timeout - spent
+            waiting.append(item)
+        return waiting
+
     async def _send_singly(self, items: Sequence[Item]) -> None:
-        sent: list[Awaitable[Any]] = [
-            self._face.send(item.method, item.params)
-            if item.expected is None
-            else self._face.request(item.method, item.params, item.expected)
-            for item in items
-        ]
-        for item, answer in zip(items, sent, strict=True):
-            try:
-                item.settle(await answer, None)
-            except (RpcError, TransportError) as error:
-                item.settle(None, error)
+        sent: list[tuple[Item, Answer]] = []
+        try:
+            for item in items:
+                try:
+                    if item.expected is None:
+                        await self._face.send(item.method, item.params)
+                        item.settle(None, None)
+                    else:
+                        answer = self._face.request(item.method, item.params, item.waits_for)
+                        sent.append((item, answer))
+                except TransportError as error:
+                    item.settle(None, error)
+            for item, answer in sent:
+                try:
+                    item.settle(await answer, None)
+                except (RpcError, TransportError) as error:
+                    item.settle(None, error)
+        finally:
+            for _, answer in sent:
+                answer.cancel()
+
+
+def _settle_all(items: Sequence[Item], error: Exception) -> None:
+    for item in items:
+        item.settle(None, copy.copy(error))
+
+
+def _ignore(value: Any) -> None:
+    pass
 
 
 class BatchItems:

@@ -200,8 +200,8 @@ class Calls:
             self.release_held()
         return True
 
-    def lose(self, error: Exception) -> None:
-        """The connection is gone: every open call ends now."""
+    def lose(self, error: Exception) -> int:
+        """The connection is gone: every open call ends now. Return how many there were."""
         waiters = list(self.open.values())
         self.open.clear()
         self._batches.clear()
@@ -210,6 +210,7 @@ class Calls:
         for waiter in waiters:
             # One each: an exception that is raised in many places collects all their tracebacks.
             waiter.settle(None, copy.copy(error))
+        return len(waiters)
 
     def release_held(self) -> None:
         """Send the calls that waited for the peer to read, or for the call before them."""

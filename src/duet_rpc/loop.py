@@ -10,12 +10,12 @@ connection, and never while an `async def` waits or computes.
 """
 
 import asyncio
+import select
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-import msgspec
-
+from duet_rpc.caller import decoder
 from duet_rpc.calls import encode_params
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
@@ -27,9 +27,14 @@ from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.workers import Workers
 
+_LAST_READS = 256
+
 
 class LoopHost:
-    """Reads, writes and runs handlers for one connection on the running event loop."""
+    """Reads, writes and runs handlers for one connection on the running event loop.
+
+    One that `lingers` goes on answering after the peer has said its last word, as servers do.
+    """
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class LoopHost:
         principal: str = "local",
         closes_on_lost_boundary: bool = False,
         answers_faults: bool = True,
+        lingers: bool = True,
         loss: Callable[[], Exception] = lambda: ConnectionLost("the peer closed the connection"),
         logger: Callable[[Context], Any] | None = None,
         on_end: Callable[["LoopHost"], None] = lambda host: None,
@@ -71,6 +77,10 @@ class LoopHost:
         self._policy = dispatcher.policy
         self._log = dispatcher.log
         self._logger = logger
+        self.lost_by: Exception | None = None
+        """What our open calls were told when they were lost."""
+        self.lost_calls = 0
+        self._lingers = lingers
         self._loss = loss
         self._on_end = on_end
         self._tasks: dict[asyncio.Task[None], Job] = {}
@@ -81,7 +91,7 @@ class LoopHost:
         self._stall_timer: asyncio.TimerHandle | None = None
         self._moved = 0
         self._moved_on: asyncio.Future[None] | None = None
-        self._read_elsewhere = False
+        self._read_elsewhere = self._behind_reader = False
 
     def begin(self) -> None:
         """Start to read."""
@@ -265,7 +275,9 @@ class LoopHost:
                 self._read()
             finally:
                 self.connection.lent = False
-        self._loop.call_soon_threadsafe(self._catch_up)
+            if not self._behind_reader:
+                self._behind_reader = True
+                self._loop.call_soon_threadsafe(self._catch_up)
 
     def refuse_for_loop(self) -> None:
         """Refuse what comes, because the queue is full and a handler blocks the loop."""
@@ -278,6 +290,7 @@ class LoopHost:
 
     def _catch_up(self) -> None:
         with self.lock:
+            self._behind_reader = False
             self.connection.go_on()
             self._watch_frame(self.connection.framing)
             self._arrange()
@@ -300,7 +313,7 @@ class LoopHost:
         if ended:
             self.input_ended = True
             self.connection.end_of_input()
-            self.connection.calls.lose(self._loss())
+            self._lose_calls(self._loss())
             self.on_input_end()
 
     def _writable(self) -> None:
@@ -325,7 +338,7 @@ class LoopHost:
         if connection.broken and not self.input_ended:
             # What came before is still answered; nothing that follows can be understood.
             self.input_ended = True
-            connection.calls.lose(self._loss())
+            self._lose_calls(ConnectionLost("the peer sent something that is no frame"))
         reading = self.reads and not self.input_ended and connection.wants_data
         if reading != self._reading:
             self._reading = reading
@@ -340,10 +353,28 @@ class LoopHost:
             if self._stall_timer is None:
                 self._moved = connection.finished
                 self._stall_timer = self._loop.call_later(STALL, self._stalled)
-        if self.outbox.lost:
+        if self.outbox.lost and not self._lingers:
+            self._read_last_words()
+        if self.input_ended and not self._lingers:
+            self.close()
+        elif self.outbox.lost:
             self.close(self._loss())
         elif self.input_ended and connection.idle and not self.outbox.size:
             self.close()
+
+    def _read_last_words(self) -> None:
+        """The peer takes nothing more, but it may have answered before."""
+        poll = select.poll()
+        poll.register(self.channel.read_fd, select.POLLIN)
+        for _ in range(_LAST_READS):
+            if self.input_ended or not self.connection.wants_data or not poll.poll(0):
+                break
+            self._read()
+
+    def _lose_calls(self, error: Exception) -> None:
+        if self.lost_by is None:
+            self.lost_by = error
+        self.lost_calls += self.connection.calls.lose(error)
 
     def _read_file(self) -> None:
         """A regular file is always ready; epoll refuses it, so we take turns with the loop."""
@@ -393,7 +424,7 @@ class LoopHost:
                     timer.cancel()
             for task in list(self._tasks):
                 task.cancel()
-            self.connection.calls.lose(error or ConnectionLost("the connection was closed"))
+            self._lose_calls(error or ConnectionLost("the connection was closed"))
             self.connection.drop_queued()
             self.channel.close()
         self._on_end(self)
@@ -412,7 +443,7 @@ class _LoopReply:
         self._host = host
         self._method = method
         self._timeout = timeout
-        self._returns = returns
+        self._decode = decoder(returns)
         self._settled = threading.Event()
         self._future: asyncio.Future[None] | None = None
         self._result: Any = None
@@ -424,7 +455,8 @@ class _LoopReply:
         if self._host.closed:
             self.settle(None, ConnectionLost("the connection is closed"))
         else:
-            self._id = self._host.connection.calls.send(method, params, self)
+            calls = self._host.connection.calls
+            self._id = calls.send(method, params, self, in_turn=False)
             self._host.connection.flush()
 
     def progress(self, value: Any) -> None:
@@ -470,6 +502,7 @@ class _LoopReply:
     def _pause(self) -> None:
         self._host.connection.pause_slot()
         self._host.connection.go_on()
+        self._host._arrange()
 
     def _resume(self) -> None:
         self._host.connection.resume_slot()
@@ -481,4 +514,4 @@ class _LoopReply:
             raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
         if self._error is not None:
             raise self._error
-        return msgspec.json.decode(self._result or b"null", type=self._returns)
+        return self._decode(self._result or b"null")

@@ -14,4 +14,6 @@ class ClientStats(Struct):
     connects: int = 0
     unmatched_answers: int = 0
     """Answers that nobody waited for: late, repeated, or never asked for."""
+    faults: int = 0
+    """Frames and messages of the server that could not be read."""
     pending: int = 0

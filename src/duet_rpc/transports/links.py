@@ -26,8 +26,11 @@ class Link(Struct):
 class Opener(Protocol):
     """Opens links to one server, again after a loss."""
 
-    def open(self) -> Link:
-        """Connect; blocks. Raises `ConnectFailed`."""
+    def open(self, timeout: float | None = None) -> Link:
+        """Connect; blocks, for at most `timeout` seconds if one is given.
+
+        Raises `ConnectFailed`.
+        """
         ...
 
 
@@ -40,9 +43,10 @@ class SocketOpener:
         self._target = parse_target(target)
         self._timeout = timeout
 
-    def open(self) -> Link:
+    def open(self, timeout: float | None = None) -> Link:
         """Connect."""
-        channel = self._target.connect(self._timeout)
+        patience = self._timeout if timeout is None else min(timeout, self._timeout)
+        channel = self._target.connect(patience)
         return Link(
             channel,
             is_network=True,
@@ -72,7 +76,7 @@ class ChildOpener:
         self._on_stderr = on_stderr
         self._started: deque[float] = deque()
 
-    def open(self) -> Link:
+    def open(self, timeout: float | None = None) -> Link:
         """Start the process, unless it has crashed too often of late."""
         from duet_rpc.transports.child import Child
 
