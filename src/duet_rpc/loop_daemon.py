@@ -149,7 +149,7 @@ class Watch:
                 continue
             quiet += 1
             if self._has_input():
-                self._stand_in()
+                self._stand_in(seen)
             elif quiet < self.REST:
                 continue
             elif not self._host.connection.idle:
@@ -167,8 +167,7 @@ class Watch:
         while True:
             seen = host.turns
             time.sleep(self.TICK)
-            if host.turns == seen and self._has_input():
-                self._stand_in()
+            self._stand_in(seen)
             if life.drained:
                 host.connection.closing = True
                 if host.lock.acquire(timeout=self.TICK):
@@ -218,8 +217,10 @@ class Watch:
         elif now >= self._stalled_since + STALL:
             self._host.refuse_for_loop()
 
-    def _stand_in(self) -> None:
+    def _stand_in(self, seen: int) -> None:
+        """Read what is there, as long as the loop does not."""
         try:
-            self._host.read_for_loop()
+            while self._host.turns == seen and self._has_input():
+                self._host.read_for_loop()
         except RuntimeError:
             pass  # the loop has ended meanwhile
