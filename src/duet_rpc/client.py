@@ -7,16 +7,17 @@ the connection.
 """
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
 from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, with_progress_token
 from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Dispatcher, Log, Silence
-from duet_rpc.errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, UsageError
+from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
@@ -30,6 +31,8 @@ from duet_rpc.workers import Workers
 P = TypeVar("P")
 _GRAIN = 0.01
 """Seconds between two marks: how much later than promised a timeout can be."""
+_LAST_WRITES = 0.1
+"""Seconds that a server has, when we close, to take what was sent before."""
 
 
 class _Reply(asyncio.Future[Any]):
@@ -108,8 +111,8 @@ class Client:
         self._caller = Caller(self, timeout=timeout, retry=retry)
         self._timeout = timeout
         self._host: LoopHost | None = None
-        self._link: Link | None = None
-        self._opening: asyncio.Future[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._endings: set[asyncio.Future[object]] = set()
         self._lost: Exception | None = None
         self._closed = False
         self._marks: deque[tuple[float, int]] = deque()
@@ -152,30 +155,35 @@ class Client:
             raise UsageError("this client is closed; make a new one")
         if self._host is not None:
             return
-        if self._opening is not None:
-            await asyncio.shield(self._opening)
-            return
-        self._loop = asyncio.get_running_loop()
-        self._opening = self._loop.create_future()
+        if self._opening is None:
+            self._loop = asyncio.get_running_loop()
+            self._opening = self._loop.create_task(self._open())
+            self._opening.add_done_callback(_look_at)
+        # It goes on for the others who wait when one of them gives up.
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
         try:
-            link = await asyncio.to_thread(self._opener.open)
-        except BaseException as error:
-            opening, self._opening = self._opening, None
-            if isinstance(error, ConnectFailed):
-                opening.set_exception(error)
-                opening.exception()  # whoever else waits sees it; nobody need
-            else:
-                opening.cancel()
+            link = await self._loop.run_in_executor(None, self._open_link)
+            if self._closed:
+                await self._loop.run_in_executor(None, link.end)
+                raise ConnectionLost("the client was closed while it connected")
+            self._attach(link)
+        except asyncio.CancelledError:
+            self._closed = True  # the loop is ending; the thread sees it
             raise
+        finally:
+            self._opening = None
+
+    def _open_link(self) -> Link:
+        link = self._opener.open()
         if self._closed:
             link.end()
-            raise UsageError("this client was closed while it connected")
-        self._attach(link)
-        opening, self._opening = self._opening, None
-        opening.set_result(None)
+            raise ConnectionLost("the client was closed while it connected")
+        return link
 
     def _attach(self, link: Link) -> None:
-        self._link = link
+        self._loop = asyncio.get_running_loop()
         self._lost = None
         self._counted.connects += 1
         policy = self._dispatcher.policy
@@ -187,54 +195,61 @@ class Client:
             id=f"client-{self._counted.connects}",
             closes_on_lost_boundary=link.is_network,
             answers_faults=False,
-            loss=self._loss,
-            on_end=self._ended,
+            lingers=False,
+            loss=link.loss,
+            on_end=lambda host: self._ended(host, link),
         )
         self._host.connection.calls.one_at_a_time = self._one_at_a_time
         self._calls = self._host.connection.calls
         self._marks.clear()
         self._host.begin()
 
-    def _loss(self) -> Exception:
-        assert self._link is not None, "what is lost was open"
-        self._lost = self._link.loss()
-        host = self._host
-        if host is not None:
-            self._counted.lost += len(host.connection.calls.open)
-        return self._lost
-
-    def _ended(self, host: LoopHost) -> None:
+    def _ended(self, host: LoopHost, link: Link) -> None:
+        """The connection is gone: calls fail at once from now on, or connect anew."""
         if host is self._host:
             self._host = None
-            self._counted.unmatched_answers += host.connection.unmatched_answers
-            if self._link is not None and not self._closed:
-                link, self._link = self._link, None
-                self._loop.run_in_executor(None, link.end)
+        self._lost = host.lost_by
+        self._count(self._counted, host)
+        self._counted.lost += host.lost_calls
+        if link.is_network:
+            link.end()
+        else:  # a child process may take its time
+            ending = self._loop.run_in_executor(None, link.end)
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
 
     async def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
         self._closed = True
-        host, link = self._host, self._link
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        host, self._host = self._host, None
         if host is not None:
-            await host.drained(0.1)
-            self._lost = ConnectionLost("the client was closed")
-            host.close(self._lost)
-        self._link = None
+            try:
+                host.connection.flush()
+                await host.drained(_LAST_WRITES)
+            finally:
+                host.close(ConnectionLost("the client was closed"))
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        if link is not None:
-            await asyncio.to_thread(link.end)
         self._workers.close()
+        if self._endings:
+            await asyncio.wait(self._endings)
 
     @property
     def stats(self) -> ClientStats:
         """What happened so far."""
         stats = msgspec.structs.replace(self._counted)
         if self._host is not None:
-            stats.unmatched_answers += self._host.connection.unmatched_answers
+            self._count(stats, self._host)
             stats.pending = len(self._host.connection.calls.open)
         return stats
+
+    @staticmethod
+    def _count(stats: ClientStats, host: LoopHost) -> None:
+        stats.unmatched_answers += host.connection.unmatched_answers
+        stats.faults += host.connection.stats.faults
 
     # Calls.
 
@@ -247,13 +262,17 @@ class Client:
         returns: Any = Any,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
-    ) -> Awaitable[Any]:
+    ) -> asyncio.Future[Any]:
         """Call a method, once: after a loss nobody knows whether it happened.
 
-        `on_progress` is told the news that the server sends, each of which starts the timeout
-        again, up to `total_timeout`.
+        It is on its way when this returns; await the answer, or cancel it. `on_progress` is told
+        the news that the server sends, each of which starts the timeout again, up to
+        `total_timeout`.
         """
-        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        if timeout == USUAL and returns is Any and on_progress is None and total_timeout is None:
+            expected = self._caller.usual
+        else:
+            expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return self.request(method, encode_params(params), expected)
 
     def query(
@@ -295,14 +314,20 @@ class Client:
         """Gather calls and send them together: `async with client.batch() as batch: ...`."""
         return Batch(self._caller)
 
-    def proxy(self, interface: type[P], name: str = "") -> P:
-        """Make an object whose methods call the server's, typed by a `Protocol` class."""
-        proxy: P = make_proxy(self, interface, name)
-        return proxy
+    @overload
+    def proxy(self, interface: Service, name: str = "") -> Any: ...
+    @overload
+    def proxy(self, interface: Callable[..., P], name: str = "") -> P: ...
+    def proxy(self, interface: Any, name: str = "") -> Any:
+        """Make an object whose methods call the server's.
+
+        They are those of a `Protocol` class, which the server has under `name.`, or of a `Service`.
+        """
+        return make_proxy(self, interface, name)
 
     # The face of `Caller`.
 
-    def request(self, method: str, params: bytes | None, expected: Expected) -> Awaitable[Any]:
+    def request(self, method: str, params: bytes | None, expected: Expected) -> asyncio.Future[Any]:
         """Send one call on the connection that is there, or on a new one."""
         host = self._host
         if host is None:
@@ -328,28 +353,55 @@ class Client:
             loop.call_soon(self._flush)
         return reply
 
-    async def _request_anew(self, method: str, params: bytes | None, expected: Expected) -> Any:
+    def _request_anew(
+        self, method: str, params: bytes | None, expected: Expected
+    ) -> asyncio.Future[Any]:
+        error = self._unreachable
+        if error is None:
+            return self._loop.create_task(self._connect_and_request(method, params, expected))
+        failed = self._loop.create_future()
+        failed.set_exception(error)
+        return failed
+
+    @property
+    def _unreachable(self) -> Exception | None:
+        """Why there is no connection and will be none; None if one can be made."""
+        if self._lost is None and not self._counted.connects:
+            raise UsageError("this client is not connected; use `async with`")
         if self._closed or not self._reconnect:
-            raise self._lost or UsageError("this client is not connected; use `async with`")
-        async with asyncio.timeout(expected.timeout) as scope:
-            try:
+            return copy.copy(self._lost or ConnectionLost("the client was closed"))
+        return None
+
+    async def _connect_and_request(
+        self, method: str, params: bytes | None, expected: Expected
+    ) -> Any:
+        timeout, begun = expected.timeout, self._loop.time()
+        try:
+            async with asyncio.timeout(timeout):
                 await self.open()
-            except TimeoutError:
-                pass
-        if scope.expired():
-            raise CallTimeout(f"{method}: no connection within {expected.timeout:g} s")
+        except TimeoutError:
+            raise CallTimeout(f"{method}: no connection within {timeout:g} s") from None
+        if timeout is not None:
+            left = max(0.0, timeout - (self._loop.time() - begun))
+            expected = msgspec.structs.replace(expected, timeout=left)
         return await self.request(method, params, expected)
+
+    async def _connected(self) -> LoopHost:
+        if self._host is None:
+            error = self._unreachable
+            if error is not None:
+                raise error
+            await self.open()
+        if self._host is None:
+            raise self._lost or ConnectionLost("the connection was lost again")
+        return self._host
 
     async def request_all(self, items: Sequence[Item]) -> RpcError | None:
         """Send items in one array, and wait until each is settled or the whole is refused."""
-        if self._host is None:
-            if self._closed or not self._reconnect:
-                raise self._lost or UsageError("this client is not connected; use `async with`")
-            await self.open()
-        assert self._host is not None, "it was opened"
+        host = await self._connected()
         refusal: list[RpcError] = []
         replies = [
-            None if item.expected is None else _Reply(self, item.method, item.expected, self._loop)
+            None if item.expected is None else _Reply(self, item.method, item.waits_for, self._loop)
             for item in items
         ]
 
@@ -364,33 +416,41 @@ class Client:
         ]
         ids = iter(self._calls.send_batch(sent, refused))
         now = self._loop.time()
-        for item, reply in zip(items, replies, strict=True):
+        for reply in replies:
             if reply is not None:
-                assert item.expected is not None, "a reply is expected"
                 reply.id = next(ids)
                 self._counted.calls += 1
-                if item.expected.timeout is not None:
-                    self._start_timer(reply, now, item.expected.timeout)
-        self._host.connection.flush()
-        for item, reply in zip(items, replies, strict=True):
-            try:
-                item.settle(None if reply is None else await reply, None)
-            except asyncio.CancelledError:
-                for other in replies:
-                    if other is not None:
-                        other.cancel()
-                raise
-            except Exception as error:
-                item.settle(None, error)
+                if reply._expected.timeout is not None:
+                    self._start_timer(reply, now, reply._expected.timeout)
+        host.connection.flush()
+        try:
+            for item, reply in zip(items, replies, strict=True):
+                try:
+                    item.settle(None if reply is None else await reply, None)
+                except Exception as error:
+                    item.settle(None, error)
+        finally:
+            for reply in replies:
+                if reply is not None and not reply.cancel():
+                    _look_at(reply)
         return refusal[0] if refusal else None
 
     async def send(self, method: str, params: bytes | None) -> None:
-        """Send a notification on the connection that is there, or on a new one."""
-        if self._host is None:
-            if self._closed or not self._reconnect:
-                raise self._lost or UsageError("this client is not connected; use `async with`")
-            await self.open()
-        self._calls.notify(method, params)
+        """Send a notification on the connection that is there, or on a new one.
+
+        Waits for a server that does not read, as long as for an answer.
+        """
+        host = await self._connected()
+        calls = host.connection.calls
+        calls.notify(method, params)
+        until = None if self._timeout is None else self._loop.time() + self._timeout
+        while calls.holds:
+            left = None if until is None else until - self._loop.time()
+            if left is not None and left <= 0:
+                raise CallTimeout(f"{method}: not sent within {self._timeout:g} s")
+            await host.moved(left)
+        if host.closed and host.lost_by is not None:
+            raise copy.copy(host.lost_by)
 
     async def pause(self, seconds: float) -> None:
         """Wait between two tries."""
@@ -409,19 +469,27 @@ class Client:
 
     def _mark(self, now: float, id: int) -> None:
         """Note that ids from this one on were sent now or later."""
+        marks = self._marks
+        oldest = next(iter(self._calls.open))
+        while len(marks) > 1 and marks[1][1] <= oldest:
+            marks.popleft()  # all that it stood for are settled
         self._marked = now
-        self._marks.append((now, id))
+        marks.append((now, id))
         if self._expiry is None:
-            assert self._timeout is not None, "marks are for the usual timeout"
-            self._expiry = self._loop.call_at(now + self._timeout, self._expire)
+            self._watch_marks()
 
-    def _expire(self) -> None:
+    def _watch_marks(self) -> None:
+        assert self._timeout is not None, "marks are for the usual timeout"
+        # The last call of a mark was sent a grain after the first; no timeout comes too early.
+        when = self._marks[0][0] + self._timeout + _GRAIN
+        self._expiry = self._loop.call_at(when, self._expire, when)
+
+    def _expire(self, when: float) -> None:
         self._expiry = None
         marks, usual = self._marks, self._timeout
-        if usual is None:
-            return
-        now = self._loop.time()
-        while marks and marks[0][0] + usual <= now:
+        assert usual is not None, "marks are for the usual timeout"
+        now = max(when, self._loop.time())
+        while marks and marks[0][0] + usual + _GRAIN <= now:
             marks.popleft()
         first_young = marks[0][1] if marks else self._calls.last_id + 1
         old = []
@@ -433,10 +501,10 @@ class Client:
                     old.append(waiter)
         for waiter in old:
             self._time_out(waiter, usual)
-        if marks and self._calls.open:
-            self._expiry = self._loop.call_at(marks[0][0] + usual, self._expire)
-        else:
+        if not self._calls.open:
             marks.clear()
+        elif marks:
+            self._watch_marks()
 
     def _start_timer(self, reply: _Reply, now: float, timeout: float) -> None:
         total = reply._expected.total_timeout
@@ -454,18 +522,26 @@ class Client:
         self._calls.forget(reply.id, tell_peer=True)
 
     def _cancelled(self, reply: _Reply) -> None:
-        if self._host is not None and self._calls.forget(reply.id, tell_peer=True):
+        if self._calls.forget(reply.id, tell_peer=True):
             self._counted.cancelled += 1
 
     def _progressed(self, reply: _Reply, value: Any) -> None:
-        if reply._timer is not None and reply._expected.timeout is not None:
+        expected = reply._expected
+        if expected.on_progress is None:
+            return  # it asked for none; a number of the server's own is like its id
+        if reply._timer is not None and expected.timeout is not None:
             reply._timer.cancel()
-            self._start_timer(reply, self._loop.time(), reply._expected.timeout)
-        if reply._expected.on_progress is not None:
-            try:
-                reply._expected.on_progress(value)
-            except Exception as error:
-                self._dispatcher.log.failure("on_progress failed", error, method=reply._method)
+            self._start_timer(reply, self._loop.time(), expected.timeout)
+        try:
+            expected.on_progress(value)
+        except Exception as error:
+            self._dispatcher.log.failure("on_progress failed", error, method=reply._method)
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Let asyncio know that an exception has been seen, or need not be."""
+    if future.done() and not future.cancelled():
+        future.exception()
 
 
 class Batch(BatchItems):

@@ -116,9 +116,10 @@ class LoopHost:
                 return
             await self.moved(left)
 
-    async def moved(self, seconds: float) -> None:
+    async def moved(self, seconds: float | None) -> None:
         """Wait until something came, ended or was sent, or the time is over."""
-        self._moved_on = self._loop.create_future()
+        if self._moved_on is None or self._moved_on.done():
+            self._moved_on = self._loop.create_future()
         await asyncio.wait([self._moved_on], timeout=seconds)
 
     # For the connection.
