@@ -455,3 +455,72 @@ def test_members() -> None:
     assert result_member([1]) == b'"result":[1]'
     assert error_member(Gone()) == b'"error":{"code":410,"message":"Gone"}'
     assert json.loads(b"{%b}" % error_member(InvalidParams()))["error"]["code"] == -32602
+
+
+def test_a_notification_is_run_and_nothing_is_answered() -> None:
+    log, seen = Recorder(), []
+    service = Service()
+    service.query(name="note")(lambda a: seen.append(a))
+    service.query(name="fail")(lambda: 1 / 0)
+    answer = at_once(service, log=log)
+    assert answer(b'{"jsonrpc":"2.0","method":"note","params":{"a":1}}') == b""
+    assert seen == [1]
+    assert answer(b'{"jsonrpc":"2.0","method":"fail"}', "c9") == b""
+    assert log.told() == [("error", "handler failed"), ("error", "notification failed")]
+    assert {line.fields["correlation_id"] for line in log.lines} == {"c9-n1"}
+    assert {line.fields["connection_id"] for line in log.lines} == {"c9"}
+
+
+def test_a_notification_that_has_to_be_refused_goes_the_long_way() -> None:
+    policy = replace(DEVELOPMENT, max_in_flight=1)
+    answer = at_once(make(), policy)
+    assert answer(b'{"jsonrpc":"2.0","method":"add","params":{"a":1,"b":2}}') is None
+    assert answer(b'{"jsonrpc":"2.0","method":"touch"}') == b""
+    assert answer(b'[{"jsonrpc":"2.0","method":"add","params":{"a":1,"b":2}}]') is None
+
+
+def batch(*bodies: bytes) -> bytes:
+    return b"[%b]" % b",".join(bodies)
+
+
+BATCHES = replace(EDITOR, max_batch=4)
+
+
+def test_a_batch_of_plain_requests_is_answered_at_once() -> None:
+    log = Recorder()
+    answer = at_once(make(), BATCHES, log)
+    note = b'{"jsonrpc":"2.0","method":"touch"}'
+    add = body("add", '{"a":1,"b":2}', id="7")
+    fail = body("fail", '{"how":"gone"}', id="8")
+    assert json.loads(answer(batch(add, note, fail))) == [
+        {"jsonrpc": "2.0", "id": 7, "result": 3},
+        {"jsonrpc": "2.0", "id": 8, "error": {"code": 410, "message": "Gone", "data": {"id": 1}}},
+    ]
+    assert answer(batch(note, note)) == b""
+    mixed = json.loads(answer(batch(add, body("bad_result", id="9"), fail)))
+    assert [item["id"] for item in mixed] == [7, 9, 8]
+    assert mixed[1]["error"]["code"] == -32016
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"[]",
+        b"[1]",
+        batch(body("touch"), body("touch")),
+        batch(body("touch", id="0")),
+        batch(body("touch", id='"\\u0061"')),
+        batch(body("touch"), body("nothing", id="2")),
+        batch(*(body("touch", id=str(number)) for number in range(1, 6))),
+        batch(body("touch"), b'{"jsonrpc":"2.0","id":2,"method":"touch","x":"\xff"}'),
+    ],
+)
+def test_a_batch_with_anything_odd_in_it_goes_the_long_way(odd: bytes) -> None:
+    assert at_once(make(), BATCHES)(odd) is None
+    assert at_once(make(), EDITOR)(odd) is None
+
+
+def test_correlation_is_made_once_for_a_job() -> None:
+    d = dispatcher()
+    job = prepare(d, "add", [1, 2], id=None)
+    assert d.correlate(job) == d.correlate(job) == "c1-n1"
