@@ -243,6 +243,18 @@ async def test_a_store_that_is_down_refuses_before_the_handler() -> None:
     ledger.close()
 
 
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+async def test_a_command_outlives_the_closing_of_its_ledger(ledger: Ledger, store: Store) -> None:
+    handler = Paused()
+    caller = asyncio.create_task(ledger.run_async(command(), handler))
+    await handler.begun.wait()
+    ledger.close()
+    handler.go_on.set()
+    assert await caller == b'"result":"slow"'
+    record = store.look(command().identity)
+    assert record is not None and record.outcome == b'"result":"slow"'
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"], indirect=True)
 def test_a_ledger_serves_one_loop_after_the_other(ledger: Ledger) -> None:
     for number in range(3):

@@ -32,11 +32,11 @@ class LoopTicket:
 
     __slots__ = ("answer", "future", "operation", "outbox")
 
-    def __init__(self, operation: Operation, outbox: "Outbox"):
+    def __init__(self, operation: Operation, outbox: "Outbox", future: "asyncio.Future[None]"):
         self.operation = operation
         self.answer: Answer | Exception | None = None
         self.outbox = outbox
-        self.future: asyncio.Future[None] = outbox.loop.create_future()
+        self.future = future
 
     def wake(self) -> None:
         """See `Ticket.wake`."""
@@ -55,8 +55,7 @@ class LoopTicket:
 class Outbox:
     """The settled tickets of one event loop: a group wakes the loop once, not once for each."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor):
-        self.loop = loop
+    def __init__(self, pool: ThreadPoolExecutor):
         self._pool = pool
         self._lock = threading.Lock()
         self._tickets: list[LoopTicket] = []
@@ -69,11 +68,15 @@ class Outbox:
                 return
         # A loop that has been closed has nobody left who waits.
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._settle)
+            ticket.future.get_loop().call_soon_threadsafe(self._settle)
 
     def hire(self, group: Group, ticket: LoopTicket) -> None:
         """Lead the group from a thread of the pool."""
-        self._pool.submit(self._lead, group, ticket)
+        try:
+            self._pool.submit(self._lead, group, ticket)
+        except RuntimeError:
+            # The ledger has been closed under commands that still run; their outcomes count.
+            threading.Thread(target=self._lead, args=(group, ticket), daemon=True).start()
 
     def _lead(self, group: Group, ticket: LoopTicket) -> None:
         group.lead(ticket)
@@ -101,8 +104,8 @@ class LoopSteps:
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop)
         if outbox is None:
-            outbox = self._outboxes[loop] = Outbox(loop, self._finishers)
-        ticket = LoopTicket(operation, outbox)
+            outbox = self._outboxes[loop] = Outbox(self._finishers)
+        ticket = LoopTicket(operation, outbox, loop.create_future())
         if self._group.enter(ticket):
             outbox.hire(self._group, ticket)
         await ticket.future

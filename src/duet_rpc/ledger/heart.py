@@ -17,8 +17,8 @@ from collections import deque
 from msgspec import Struct
 
 from ..errors import StoreUnavailable
-from .group import Group
-from .machine import Fenced, Identity, Operation, Renew
+from .group import MAX_GROUP, Group
+from .machine import Fenced, Identity, Kept, Operation, Renew
 from .store import Store
 
 log = logging.getLogger("duet_rpc.ledger")
@@ -106,18 +106,29 @@ class Heart:
         due = time.monotonic() - self._lease / 6
         with self._lock:
             beats = [beat for beat in self._beats if beat.renewed <= due]
-        for beat in beats:
-            asked = time.monotonic()
-            renew = Renew(beat.identity, beat.token, beat.owner, self._lease, self._unknown_ttl)
-            if isinstance(self._group.submit(renew), Fenced):
-                self.drop(beat)
-                log.warning(
-                    "a run of %s lost its lease",
-                    beat.identity.method,
-                    extra={"correlation_id": beat.correlation_id},
-                )
-            else:
+        for start in range(0, len(beats), MAX_GROUP):
+            self._renew_together(beats[start : start + MAX_GROUP])
+
+    def _renew_together(self, beats: list[Beat]) -> None:
+        asked = time.monotonic()
+        answers = self._store.commit(
+            [
+                Renew(beat.identity, beat.token, beat.owner, self._lease, self._unknown_ttl)
+                for beat in beats
+            ]
+        )
+        for beat, answer in zip(beats, answers, strict=True):
+            if answer == Kept():
                 beat.renewed = asked
+            elif isinstance(answer, Fenced):
+                self.drop(beat)
+                # A run that has ended meanwhile is fenced too, and that is as it should be.
+                if answer.record is None or answer.record.owner != beat.owner:
+                    log.warning(
+                        "a run of %s lost its lease",
+                        beat.identity.method,
+                        extra={"correlation_id": beat.correlation_id},
+                    )
 
     def _settle(self) -> None:
         while self._owed:

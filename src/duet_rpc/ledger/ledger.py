@@ -90,8 +90,10 @@ class Ledger:
 
     def require(self, promise: Promise) -> None:
         """Raise `UsageError` if the store cannot keep a promise. To be asked at the start."""
+        if promise is not Promise.TRANSACTIONAL:
+            return
         able = self.store.capabilities
-        if promise is Promise.TRANSACTIONAL and not able.transactional:
+        if not able.transactional:
             raise UsageError(
                 f"{type(self.store).__name__} cannot run transactional commands ({able.note});"
                 " use SQLite or PostgreSQL, or declare another promise"
@@ -124,8 +126,7 @@ class Ledger:
     async def _answer(
         self, steps: Steps, command: Command, work: Work, deadline: float | None
     ) -> bytes:
-        if command.promise is Promise.TRANSACTIONAL:
-            self.require(command.promise)
+        self.require(command.promise)
         give_up = time.monotonic() + self._wait
         if deadline is not None:
             give_up = min(give_up, deadline)

@@ -140,6 +140,8 @@ class PostgresStore:
         loop = asyncio.get_running_loop()
         pool = self._on_loops.get(loop)
         if pool is None:
+            for ended in [each for each in self._on_loops if each.is_closed()]:
+                self._on_loops.pop(ended).close()
             gate = LoopGate(self._max_transactions)
             pool = self._on_loops[loop] = Pool(self._connector(AsyncGuest), gate)
             # Connections do not outlive the loop that they were made on.

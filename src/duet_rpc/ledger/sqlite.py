@@ -32,6 +32,7 @@ from .machine import (
 )
 from .rows import SELECT, from_row, seen_state
 from .sqlite_file import delete, is_fault, load, open_file, save
+from .sqlite_group import IS_POSSIBLE, apply_together
 from .sqlite_transaction import Guests, SqliteTransaction
 from .store import Capabilities, Counts, NotBegun
 
@@ -71,6 +72,10 @@ class SqliteStore:
         """See `Store.commit`."""
         try:
             with self._write() as connection:
+                if IS_POSSIBLE and len(operations) > 1:
+                    answers = apply_together(connection, operations, self._clock())
+                    if answers is not None:
+                        return [*answers]
                 return [self._apply(connection, operation) for operation in operations]
         except StoreUnavailable:
             raise
