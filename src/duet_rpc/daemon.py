@@ -142,9 +142,13 @@ class Life:
     def check(self) -> None:
         """End the process now if its time is over, whatever the main thread does."""
         if self.ending and self.left <= 0:
-            self._logs.note("warn", "ended although a handler is still running", why=self.reason)
+            self.cut_off()
             self._logs.flush(0.3)
             os._exit(0)
+
+    def cut_off(self) -> None:
+        """Tell that the end comes although something is not finished."""
+        self._logs.note("warn", "ended although a handler is still running", why=self.reason)
 
 
 def run_daemon(

@@ -423,7 +423,8 @@ class LoopHost:
             for timer in (self._frame_timer, self._stall_timer):
                 if timer is not None:
                     timer.cancel()
-            for task in list(self._tasks):
+            for task, job in list(self._tasks.items()):
+                job.answered = True  # nobody is there to be answered, and that is no failure
                 task.cancel()
             self._lose_calls(error or ConnectionLost("the connection was closed"))
             self.connection.drop_queued()

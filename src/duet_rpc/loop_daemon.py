@@ -81,6 +81,8 @@ async def _live(host: LoopHost, life: Life, on_start: Callable[[DaemonHost], Non
             host.stop_reading()
         host.on_loop(connection.go_on)
         await host.drained(min(life.left, 0.05))
+    if not connection.idle:
+        life.cut_off()
     if life.lingers:
         connection.closing = True
         host.resume_reading()

@@ -278,5 +278,7 @@ def serve(
 ) -> Process:
     """Write a service into a file and serve it."""
     file = tmp_path / name
-    file.write_text("from duet_rpc import Context, RpcError, Service\n" + source)
+    text = "from duet_rpc import Context, RpcError, Service\n" + source
+    if not file.exists() or file.read_text() != text:  # another daemon may be reading it
+        file.write_text(text)
     return Process("serve", file, *arguments, **more)

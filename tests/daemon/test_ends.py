@@ -1,0 +1,231 @@
+"""Every way to end, in every state: exit code 0, everything answered, no torn frame.
+
+How long it takes is not asserted tightly: on a loaded machine two seconds are no measure. But a
+handler that never returns proves that the end is forced.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.process import (
+    COMMAND,
+    Process,
+    environment,
+    eventually,
+    frames,
+    notification,
+    request,
+    serve,
+)
+from tests.daemon.services import ASYNC, SYNC
+
+WAYS: dict[str, Callable[[Process], None]] = {
+    "shutdown request": lambda daemon: daemon.send(request("shutdown", id="end")),
+    "shutdown notification": lambda daemon: daemon.send(notification("shutdown")),
+    "end of input": lambda daemon: daemon.close_input(),
+    "SIGINT": lambda daemon: daemon.signal(signal.SIGINT),
+    "SIGTERM": lambda daemon: daemon.signal(signal.SIGTERM),
+    "SIGHUP": lambda daemon: daemon.signal(signal.SIGHUP),
+}
+HOSTS = {
+    "threads": (SYNC, "editor"),
+    "loop, one at a time": (ASYNC, "editor"),
+    "loop, many at a time": (ASYNC, "agent"),
+}
+GOODBYE = {"jsonrpc": "2.0", "id": "end", "result": {"message": "Shutting down gracefully"}}
+
+
+def end_in_every_way(
+    tmp_path: Path, host: str, state: Callable[[Process], object]
+) -> dict[str, Process]:
+    """Bring one daemon for each way into a state, end it, and wait for them all."""
+    source, policy = HOSTS[host]
+    daemons = {}
+    with contextlib.ExitStack() as stack:
+        for way in WAYS:
+            daemons[way] = stack.enter_context(serve(tmp_path, source, "--policy", policy))
+        for daemon in daemons.values():
+            assert daemon.call("version")
+            state(daemon)
+        for way, end in WAYS.items():
+            end(daemons[way])
+        for way, daemon in daemons.items():
+            assert daemon.wait() == 0, way
+            assert frames(daemon.wire) == daemon.messages, way
+    assert GOODBYE in daemons["shutdown request"].messages
+    assert "why=shutdown" in daemons["shutdown notification"].log
+    assert 'why="end of input"' in daemons["end of input"].log
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        assert f"why={name}" in daemons[name].log
+    return daemons
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_idle_daemon_ends(tmp_path: Path, host: str) -> None:
+    daemons = end_in_every_way(tmp_path, host, lambda daemon: None)
+    for way, daemon in daemons.items():
+        assert len(daemon.messages) == (2 if way == "shutdown request" else 1), way
+        assert "although" not in daemon.log
+
+
+@pytest.mark.parametrize(
+    ("host", "method", "sign"),
+    [
+        ("threads", "nap", "napping"),
+        ("loop, one at a time", "wait", "waiting"),
+        ("loop, many at a time", "nap", "napping"),
+        ("loop, many at a time", "work", "working"),
+    ],
+)
+def test_a_request_that_runs_is_answered(tmp_path: Path, host: str, method: str, sign: str) -> None:
+    def state(daemon: Process) -> None:
+        daemon.send(request(method, {"seconds": 0.3}, id="running"))
+        daemon.wait_for_log(sign)
+
+    for way, daemon in end_in_every_way(tmp_path, host, state).items():
+        assert daemon.result("running") == "rested", way
+        if host != "loop, many at a time" and way == "shutdown request":
+            assert daemon.messages[-1] == GOODBYE
+
+
+@pytest.mark.parametrize(
+    ("host", "method", "sign"),
+    [
+        ("threads", "nap", "napping"),
+        ("threads", "spin", "spinning"),
+        ("loop, one at a time", "nap", "napping"),
+        ("loop, many at a time", "spin", "spinning"),
+        ("loop, many at a time", "wait", "waiting"),
+        ("loop, many at a time", "work", "working"),
+    ],
+)
+def test_a_request_that_never_ends_does_not_keep_the_daemon(
+    tmp_path: Path, host: str, method: str, sign: str
+) -> None:
+    def state(daemon: Process) -> None:
+        daemon.send(request(method, id="running"))
+        daemon.wait_for_log(sign)
+
+    for way, daemon in end_in_every_way(tmp_path, host, state).items():
+        assert "ended although a handler is still running" in daemon.log, way
+        assert not [message for message in daemon.messages if message.get("id") == "running"]
+
+
+def test_what_waits_behind_a_request_that_never_ends_is_refused(tmp_path: Path) -> None:
+    with serve(tmp_path, SYNC) as daemon:
+        daemon.send(request("nap", id="running"))
+        daemon.wait_for_log("napping")
+        daemon.send(request("echo", ["a"], id="a") + request("echo", ["b"], id="b"))
+        daemon.send(request("shutdown", id="end"))
+        assert daemon.wait() == 0
+        assert daemon.error("a")["code"] == daemon.error("b")["code"] == -32018
+        assert daemon.answer("end") == GOODBYE
+        frames(daemon.wire)
+
+
+def test_what_was_read_before_a_signal_is_answered_in_order(tmp_path: Path) -> None:
+    with serve(tmp_path, SYNC) as daemon:
+        daemon.send(request("nap", {"seconds": 0.4}, id=1))
+        daemon.wait_for_log("napping")
+        daemon.send(b"".join(request("echo", [str(id)], id=id) for id in range(2, 50)))
+        # The stand-in has read them when it has answered this cancellation of the last one.
+        daemon.send(request("echo", ["x"], id=50) + notification("$/cancelRequest", {"id": 50}))
+        assert daemon.error(50)["code"] == -32800
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+        answered = [message["id"] for message in daemon.messages if "result" in message]
+        assert answered == list(range(1, 50))
+
+
+def test_a_thread_that_a_handler_leaves_behind_does_not_keep_the_daemon(tmp_path: Path) -> None:
+    source = """
+import threading, time
+
+service = Service()
+
+@service.query
+def leave() -> None:
+    threading.Thread(target=time.sleep, args=(60,)).start()
+"""
+    with serve(tmp_path, source) as daemon:
+        daemon.call("leave")
+        daemon.close_input()
+        assert daemon.wait() == 0
+
+
+def test_the_end_of_input_inside_a_frame_is_answered(tmp_path: Path) -> None:
+    with Process("rpc") as daemon:
+        daemon.send(request("version", id=1) + b"Content-Length: 50\r\n\r\n{")
+        daemon.close_input()
+        assert daemon.wait() == 0
+        first, cut = daemon.messages
+        assert first["id"] == 1
+        assert (cut["id"], cut["error"]["code"]) == (None, -32700)
+
+
+def test_a_peer_that_closes_its_end_of_stdout_ends_the_daemon(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with Process("rpc", stdout=write) as daemon:
+        os.close(write)
+        daemon.wait_for_log("started")
+        os.close(read)
+        daemon.send(request("version"))
+        assert daemon.wait() == 0
+
+
+PARENT = """
+import subprocess, sys
+daemon = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+daemon.stdin.write(sys.stdin.buffer.read())
+daemon.stdin.flush()
+print(daemon.pid, flush=True)
+daemon.wait()
+"""
+
+
+@pytest.mark.parametrize("method", ["version", "nap", "spin"])
+def test_a_daemon_whose_parent_is_killed_ends(tmp_path: Path, method: str) -> None:
+    service, log = tmp_path / "served.py", tmp_path / "daemon.log"
+    service.write_text("from duet_rpc import Context, Service\n" + SYNC)
+    command = [*COMMAND, "serve", str(service), "--log-file", str(log)]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    pid = 0
+    try:
+        assert parent.stdin is not None and parent.stdout is not None
+        parent.stdin.write(request(method))
+        parent.stdin.close()
+        pid = int(parent.stdout.readline())
+        eventually(lambda: log.exists() and "started" in log.read_text(), "the daemon's start")
+        time.sleep(0.2)  # into the handler; if it is not there yet, the test is only weaker
+        parent.kill()
+        eventually(lambda: "ended" in log.read_text(), "the daemon's end")
+        eventually(lambda: is_gone(pid), "its process gone")
+    finally:
+        parent.kill()
+        parent.wait()
+        if parent.stdout is not None:
+            parent.stdout.close()
+        if pid and not is_gone(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended, though nobody may have asked for its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
