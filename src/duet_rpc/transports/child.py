@@ -9,6 +9,7 @@ cannot be given to anybody else, so no signal of ours can hit a stranger.
 """
 
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from duet_rpc.errors import ConnectFailed, ConnectionLost, UsageError
-from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.channel import READ_SIZE, Channel
 from duet_rpc.transports.guardian import Guardian
 from duet_rpc.transports.stderr import StderrTail
 
@@ -78,6 +79,9 @@ class Child:
         self._stderr = StderrTail(ours.stderr, on_stderr)
         os.set_blocking(ours.stdin, False)  # nobody shares our end of the pipe
         self.channel = Channel(ours.stdout, ours.stdin)
+        # Kept when the channel is closed: a server that still has something to say while it ends
+        # must not be killed by SIGPIPE for it.
+        self._last_words = os.dup(ours.stdout)
 
     def loss(self) -> ConnectionLost:
         """Say what became of it after its output has ended; takes at most 50 ms."""
@@ -97,19 +101,21 @@ class Child:
     def end(self, *, grace: float = 2.0) -> int | None:
         """End it with all its children, and return its exit code; idempotent, any thread.
 
-        Its stdin is closed; after `grace` seconds comes SIGTERM, after as many again SIGKILL.
-        Blocks. Whoever reads the channel must have stopped: it is closed here.
+        Its stdin is closed, and what it still writes is read and dropped; after `grace` seconds
+        comes SIGTERM, after as many again SIGKILL. Blocks. Whoever uses the channel must have
+        stopped: it is closed here.
         """
         with self._lock:
             if self._ended:
                 return self._exit_code
             self._ended = True
             self.channel.close()
-            if not self._wait(grace):
+            if not self._wait(grace, self._drop_output):
                 self._signal(signal.SIGTERM)
-                self._wait(grace)
+                self._wait(grace, self._drop_output)
             self._signal(signal.SIGKILL)  # what it leaves behind goes with it
             self._wait(_KILL_PATIENCE)
+            os.close(self._last_words)
             self._guardian.release()
             if self._gone:
                 self._process.wait()
@@ -127,7 +133,7 @@ class Child:
         except (ProcessLookupError, PermissionError):
             pass  # nobody is left, or it has changed its user
 
-    def _wait(self, timeout: float) -> bool:
+    def _wait(self, timeout: float, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Wait until it has ended, but leave it unreaped."""
         until = time.monotonic() + timeout
         pause = 0.0005
@@ -135,9 +141,16 @@ class Child:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(min(pause, left))
+            sleep(min(pause, left))
             pause = min(pause * 1.5, 0.01)
         return True
+
+    def _drop_output(self, seconds: float) -> None:
+        """Sleep, but read what it says meanwhile."""
+        poll = select.poll()
+        poll.register(self._last_words, select.POLLIN)
+        if poll.poll(seconds * 1000) and not os.read(self._last_words, READ_SIZE):
+            time.sleep(seconds)  # the end is always ready
 
     def _has_ended(self) -> bool:
         if self._gone:
