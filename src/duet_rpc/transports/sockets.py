@@ -83,12 +83,28 @@ def connect_unix(path: str, timeout: float | None) -> Channel:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _check_length(path)
-        connected.settimeout(timeout)
-        connected.connect(path)
+        _connect_patiently(connected, path, timeout)
         return Channel.over(connected)
     except (OSError, UsageError) as error:
         connected.close()
         raise ConnectFailed(f"cannot connect to unix:{path}: {_reason(error)}") from error
+
+
+def _connect_patiently(connecting: socket.socket, path: str, timeout: float | None) -> None:
+    """Wait for a place in the server's backlog, which the kernel does only without a timeout."""
+    if timeout is None:
+        connecting.connect(path)
+        return
+    connecting.setblocking(False)
+    until = time.monotonic() + timeout
+    while True:
+        try:
+            connecting.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise TimeoutError from None
+            time.sleep(0.005)
 
 
 def connect_tcp(host: str, port: int, timeout: float | None) -> Channel:
@@ -200,7 +216,10 @@ def file_of(path: str) -> tuple[int, int] | None:
 
 
 def remove_unix(path: str, file: tuple[int, int] | None) -> None:
-    """Remove the socket that was `file` when we made it; never one that has taken its place."""
+    """Remove the socket that was `file` when we made it; never one that has taken its place.
+
+    To be called before the socket is closed: only as long is its file's number its own.
+    """
     with _locked(os.path.dirname(path) or "."):
         if file is not None and file_of(path) == file:
             with contextlib.suppress(OSError):
