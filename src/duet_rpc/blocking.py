@@ -6,10 +6,13 @@ all; when its own answer has come it passes the reading on to another that waits
 for neither a loop nor a thread, and a call costs two system calls and a poll.
 """
 
+import copy
+import select
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
@@ -17,7 +20,14 @@ from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, with_prog
 from duet_rpc.calls import encode_params
 from duet_rpc.context import Reply
 from duet_rpc.dispatch import Dispatcher, Job, Log, Silence
-from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
+from duet_rpc.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    RpcError,
+    UsageError,
+)
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
@@ -32,6 +42,10 @@ __all__ = ["Batch", "Client"]
 
 P = TypeVar("P")
 T = TypeVar("T")
+
+_LONG = 3600.0
+"""Seconds that one wait lasts at most; the system takes no numbers of any size."""
+_LAST_READS = 256
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -86,12 +100,22 @@ class _Reply:
 
     def progress(self, value: Any) -> None:
         """Take news of the call; the lock is held, so whoever wants them is told later."""
+        if self.expected.on_progress is None:
+            return  # it asked for none; a number of the server's own is like its id
         if self.deadline is not None and self.expected.timeout is not None:
             self.deadline = time.monotonic() + self.expected.timeout
             if self.ends is not None:
                 self.deadline = min(self.deadline, self.ends)
-        if self.expected.on_progress is not None:
-            self._client._news.append((self, value))
+        self._client._news.append((self, value))
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until its time is over; None if it has no end."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def cancel(self) -> bool:
+        """Stop waiting, and tell the server; False if the answer is there."""
+        return self._client._forget(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.result()
@@ -126,27 +150,48 @@ class _Host(ThreadHost):
             answers_faults=False,
             **options,
         )
+        self.retired = False
+        self.lost_by: Exception | None = None
         self._client = client
         self._link = link
         self._polling = False
-        self._retired = False
         self._quiet = threading.Event()
+
+    @property
+    def unsent(self) -> bool:
+        """Something of ours waits for the server to read."""
+        return self.outbox.size > 0 or self.connection.calls.holds
 
     def wait(self, timeout: float | None) -> list[tuple[int, int]]:
         """Wait without the lock, which whoever calls this holds before and after."""
         self._polling = True
         self._client._lock.release()
         try:
-            return super().wait(timeout)
+            return super().wait(_LONG if timeout is None else min(timeout, _LONG))
         finally:
             self._client._lock.acquire()
             self._polling = False
-            if self._retired:
+            if self.retired:
                 self._quiet.set()
+
+    def stir(self) -> None:
+        """Have whoever waits look again at what there is to wait for."""
+        if self._polling:
+            self.wake()
+
+    def read_last_words(self) -> None:
+        """The server takes nothing more, but it may have answered before."""
+        poll = select.poll()
+        poll.register(self.channel.read_fd, select.POLLIN)
+        for _ in range(_LAST_READS):
+            if self.input_ended or not self.connection.wants_data or not poll.poll(0):
+                break
+            self._readable()
 
     def retire(self) -> None:
         """No more waiting on these descriptors: they are about to be closed."""
-        self._retired = True
+        self.retired = True
+        self.outbox.lose()
         if self._polling:
             self.wake()
         else:
@@ -155,40 +200,66 @@ class _Host(ThreadHost):
     def end(self) -> None:
         """Give everything back, once the last one who waits has noticed. Blocks."""
         self._quiet.wait()
-        self.release()
+        with self._client._lock:  # a handler that ends now must find it retired, or not at all
+            self.release()
         self._link.end()
 
     def loss(self) -> Exception:
-        """Ask the link what happened."""
-        return self._client._note_loss(self._link.loss())
+        """Say what happened: to the framing, or to the link."""
+        if self.lost_by is None:
+            if self.connection.broken:
+                self.lost_by = ConnectionLost("the server sent something that is no frame")
+            else:
+                self.lost_by = self._link.loss()
+            self._client._counted.lost += len(self.connection.calls.open)
+        return self.lost_by
 
     def start(self, job: Job) -> None:
         """Run a handler of our own service on a thread of its own: this one reads for all."""
         self._client._workers.run(lambda: self._run(job))
 
     def _run(self, job: Job) -> None:
-        dispatcher = self.connection.dispatcher
+        dispatcher, seconds = self.connection.dispatcher, job.method.timeout
+        timer = None
+        if seconds is not None:
+            timer = threading.Timer(seconds, self._overrun, [job])
+            timer.daemon = True
+            timer.start()
         if job.method.is_async:
             import asyncio
 
             member = asyncio.run(dispatcher.run_async(job))
         else:
             member = dispatcher.run(job)
+        if timer is not None:
+            timer.cancel()
         with self._client._lock:
             self.connection.finish(job, member)
+            self._go_on()
+
+    def _overrun(self, job: Job) -> None:
+        with self._client._lock:
+            if not self.retired:
+                self.connection.abandon(job, DeadlineExceeded())
+                self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.retired:
             self.connection.go_on()
-        self.wake()
+            self.stir()
 
     # The peer, for handlers: their threads are not the one that reads.
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from a handler."""
-        self._client.notify(method, params)
+        self._client._send(method, encode_params(params), self)
 
     def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
         """Call the server from a handler."""
-        expected = self._client._caller.expected(returns, timeout)
-        return _PeerReply(self, self._client.request(method, encode_params(params), expected))
+        client = self._client
+        expected = client._caller.expected(returns, timeout)
+        reply = client._request(method, encode_params(params), expected, self)
+        return _PeerReply(self, reply)
 
 
 class _PeerReply:
@@ -204,15 +275,15 @@ class _PeerReply:
 
     def result(self) -> Any:
         """Wait for the answer."""
-        connection, lock = self._host.connection, self._host._client._lock
+        host, lock = self._host, self._host._client._lock
         with lock:
-            connection.pause_slot()
-            connection.go_on()
+            host.connection.pause_slot()
+            host._go_on()
         try:
             return self._reply.result()
         finally:
             with lock:
-                connection.resume_slot()
+                host.connection.resume_slot()
 
 
 class Client:
@@ -239,16 +310,21 @@ class Client:
         self._framing = framing
         self._serves = service is not None
         self._one_at_a_time = not allow_concurrent_requests
-        self._dispatcher = Dispatcher(service or Service(), policy, log=log or Silence())
+        self._dispatcher = Dispatcher(
+            service or Service(), policy, log=log or Silence(), shares_thread=True
+        )
         self._caller = Caller(self, timeout=timeout, retry=retry)
         self._host: _Host | None = None
         self._lost: Exception | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._opening = threading.Lock()
-        self._leading = False
+        self._leader: _Reply | None = None
         self._waiting: dict[_Reply, None] = {}
-        self._news: list[tuple[_Reply, Any]] = []
+        self._unsent: list[_Reply] = []
+        self._always: _Reply | None = None
+        self._news: deque[tuple[_Reply, Any]] = deque()
+        self._endings: set[threading.Thread] = set()
         self._counted = ClientStats()
         self._workers = Workers()
 
@@ -278,16 +354,28 @@ class Client:
 
     def open(self) -> None:
         """Connect. `with` does it; afterwards only needed to connect anew by hand."""
-        with self._opening:
+        self._open(None)
+
+    def _open(self, patience: float | None) -> None:
+        begun = time.monotonic()
+        if not self._opening.acquire(timeout=-1 if patience is None else max(0.0, patience)):
+            raise ConnectFailed(f"no connection within {patience:g} s")
+        try:
             if self._closed:
                 raise UsageError("this client is closed; make a new one")
             if self._host is not None:
                 return
-            link = self._opener.open()
+            if patience is not None:
+                patience = max(0.001, patience - (time.monotonic() - begun))
+            link = self._opener.open(patience)
             with self._lock:
-                self._attach(link)
-        if self._serves:
-            threading.Thread(target=self._read_always, name="duet-rpc reader", daemon=True).start()
+                if not self._closed:
+                    self._attach(link)
+                    return
+            link.end()
+            raise ConnectionLost("the client was closed while it connected")
+        finally:
+            self._opening.release()
 
     def _attach(self, link: Link) -> None:
         self._lost = None
@@ -301,30 +389,60 @@ class Client:
             id=f"client-{self._counted.connects}",
         )
         self._host.connection.calls.one_at_a_time = self._one_at_a_time
+        if self._serves:
+            # The server's requests are served although no call waits: as if one always did.
+            self._always = always = _Reply(self, "", self._caller.expected(Any, None))
+            threading.Thread(
+                target=self._wait, args=[always], name="duet-rpc reader", daemon=True
+            ).start()
 
     def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
         with self._lock:
             self._closed = True
-            host, self._host = self._host, None
-            self._lost = self._lost or ConnectionLost("the client was closed")
+            host = self._host
             if host is not None:
-                self._detach(host, self._lost)
+                host.lost_by = ConnectionLost("the client was closed")
+                self._counted.lost += len(host.connection.calls.open)
+                self._detach(host)
+            endings = list(self._endings)
         self._workers.close()
         if host is not None:
             host.end()
+        for ending in endings:
+            ending.join()
 
-    def _detach(self, host: _Host, error: Exception) -> None:
+    def _end(self, host: _Host) -> None:
+        """The connection is gone. The lock is held."""
+        if host is not self._host:
+            return
+        if host.outbox.lost:
+            host.read_last_words()
+        self._detach(host)
+        ending = threading.Thread(
+            target=self._see_to_end, args=[host], name="duet-rpc end", daemon=True
+        )
+        self._endings.add(ending)
+        ending.start()
+
+    def _see_to_end(self, host: _Host) -> None:
+        host.end()
+        with self._lock:
+            self._endings.discard(threading.current_thread())
+
+    def _detach(self, host: _Host) -> None:
         """Let go of a connection; every open call ends. The lock is held."""
-        self._counted.unmatched_answers += host.connection.unmatched_answers
+        self._host = None
+        self._lost = error = host.loss()
+        self._count(self._counted, host)
         host.connection.calls.lose(error)
+        host.connection.drop_queued()
+        unsent, self._unsent = self._unsent, []
+        for reply in unsent:
+            reply.settle(None, copy.copy(error))
+        if self._always is not None:
+            self._always.settle(b"null", None)
         host.retire()
-
-    def _note_loss(self, error: Exception) -> Exception:
-        self._lost = error
-        if self._host is not None:
-            self._counted.lost += len(self._host.connection.calls.open)
-        return error
 
     @property
     def stats(self) -> ClientStats:
@@ -332,9 +450,14 @@ class Client:
         with self._lock:
             stats = msgspec.structs.replace(self._counted)
             if self._host is not None:
-                stats.unmatched_answers += self._host.connection.unmatched_answers
+                self._count(stats, self._host)
                 stats.pending = len(self._host.connection.calls.open)
             return stats
+
+    @staticmethod
+    def _count(stats: ClientStats, host: _Host) -> None:
+        stats.unmatched_answers += host.connection.unmatched_answers
+        stats.faults += host.connection.stats.faults
 
     # Calls.
 
@@ -348,7 +471,11 @@ class Client:
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
     ) -> Any:
-        """Call a method, once: after a loss nobody knows whether it happened."""
+        """Call a method, once: after a loss nobody knows whether it happened.
+
+        `on_progress` is told the news that the server sends, each of which starts the timeout
+        again, up to `total_timeout`. Whichever thread reads at the moment tells it.
+        """
         expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return self.request(method, encode_params(params), expected).result()
 
@@ -391,21 +518,32 @@ class Client:
         """Gather calls and send them together: `with client.batch() as batch: ...`."""
         return Batch(self._caller)
 
-    def proxy(self, interface: type[P], name: str = "") -> P:
-        """Make an object whose methods call the server's, typed by a `Protocol` class."""
-        proxy: P = make_proxy(self, interface, name)
-        return proxy
+    @overload
+    def proxy(self, interface: Service, name: str = "") -> Any: ...
+    @overload
+    def proxy(self, interface: Callable[..., P], name: str = "") -> P: ...
+    def proxy(self, interface: Any, name: str = "") -> Any:
+        """Make an object whose methods call the server's.
+
+        They are those of a `Protocol` class, which the server has under `name.`, or of a `Service`.
+        """
+        return make_proxy(self, interface, name)
 
     # The face of `Caller`.
 
     def request(self, method: str, params: bytes | None, expected: Expected) -> _Reply:
         """Send one call on the connection that is there, or on a new one."""
+        return self._request(method, params, expected, None)
+
+    def _request(
+        self, method: str, params: bytes | None, expected: Expected, only: _Host | None
+    ) -> _Reply:
         reply = _Reply(self, method, expected)
-        with self._connected() as host:
+        with _Connected(self, reply, only) as host:
             calls = host.connection.calls
             if expected.on_progress is not None:
                 params = with_progress_token(params, calls.last_id + 1)
-            reply.id = calls.send(method, params, reply)
+            reply.id = calls.send(method, params, reply, in_turn=only is None)
             self._counted.calls += 1
             self._sent(host)
         return reply
@@ -414,9 +552,10 @@ class Client:
         """Send items in one array, and wait until each is settled or the whole is refused."""
         refusal: list[RpcError] = []
         replies = [
-            None if item.expected is None else _Reply(self, item.method, item.expected)
+            None if item.expected is None else _Reply(self, item.method, item.waits_for)
             for item in items
         ]
+        first = next((reply for reply in replies if reply is not None), None)
 
         def refused(error: RpcError) -> None:
             refusal.append(error)
@@ -424,7 +563,7 @@ class Client:
                 if reply is not None:
                     reply.settle(None, error)
 
-        with self._connected() as host:
+        with _Connected(self, first or _Reply(self, "batch", self._caller.usual), None) as host:
             sent = [
                 (item.method, item.params, reply)
                 for item, reply in zip(items, replies, strict=True)
@@ -435,11 +574,16 @@ class Client:
                     reply.id = next(ids)
                     self._counted.calls += 1
             self._sent(host)
-        for item, reply in zip(items, replies, strict=True):
-            try:
-                item.settle(None if reply is None else reply.result(), None)
-            except Exception as error:
-                item.settle(None, error)
+        try:
+            for item, reply in zip(items, replies, strict=True):
+                try:
+                    item.settle(None if reply is None else reply.result(), None)
+                except Exception as error:
+                    item.settle(None, error)
+        finally:
+            for reply in replies:
+                if reply is not None:
+                    reply.cancel()
         return refusal[0] if refusal else None
 
     def send(self, method: str, params: bytes | None) -> Awaitable[None]:
@@ -456,21 +600,29 @@ class Client:
         """Tell the time."""
         return time.monotonic()
 
-    def _send(self, method: str, params: bytes | None) -> None:
-        with self._connected() as host:
+    def _send(self, method: str, params: bytes | None, only: _Host | None = None) -> None:
+        """Send a notification; wait for a server that does not read, as long as for an answer."""
+        reply = _Reply(self, method, self._caller.usual)
+        with _Connected(self, reply, only) as host:
+            self._unsent.append(reply)
             host.connection.calls.notify(method, params)
             self._sent(host)
-
-    def _connected(self) -> "_Connected":
-        return _Connected(self)
+        reply.result()
 
     def _sent(self, host: _Host) -> None:
         """See to what was just put on its way. The lock is held."""
         host.connection.flush()
         if host.outbox.lost:
             self._end(host)
-        elif host.outbox.size and self._leading:
-            host.wake()  # whoever reads has to watch for room to write as well
+        elif host.unsent:
+            host.stir()  # whoever reads has to watch for room to write as well
+        elif self._unsent:
+            self._settle_sent()
+
+    def _settle_sent(self) -> None:
+        sent, self._unsent = self._unsent, []
+        for reply in sent:
+            reply.settle(b"null", None)
 
     # Waiting.
 
@@ -478,24 +630,25 @@ class Client:
         try:
             while not reply._done:
                 if self._take_lead(reply):
-                    try:
-                        self._read_for_all(reply)
-                    finally:
-                        self._pass_lead()
-                elif not self._wait_for_leader(reply):
-                    self._time_out(reply)
+                    self._read_for_all(reply)
+                    if self._news:
+                        self._leave(reply)
+                        self._tell_news()
+                else:
+                    self._follow(reply)
         except BaseException:  # Ctrl-C: nobody waits for this answer any more
             self._forget(reply)
             raise
         finally:
-            self._tell_news()
+            self._leave(reply)
+        self._tell_news()
 
     def _take_lead(self, reply: _Reply) -> bool:
         with self._lock:
             if reply._done:
                 return False
-            if not self._leading:
-                self._leading = True
+            if self._leader is None:
+                self._leader = reply
                 return True
             if reply._event is None:
                 reply._event = threading.Event()
@@ -503,102 +656,88 @@ class Client:
             self._waiting[reply] = None
             return False
 
-    def _wait_for_leader(self, reply: _Reply) -> bool:
-        """Wait until the answer is there or we are to read; False if the time is over."""
-        if reply._done:
-            return True
-        assert reply._event is not None, "made where the lead was refused"
-        while True:
-            deadline = reply.deadline
-            left = None if deadline is None else deadline - time.monotonic()
-            if reply._event.wait(None if left is None else max(left, 0)):
-                break
-            if reply.deadline == deadline:  # no progress has moved it meanwhile
-                return False
+    def _follow(self, reply: _Reply) -> None:
+        """Wait until the answer is there, we are to read, or the time is over."""
+        while not reply._done:
+            assert reply._event is not None, "made where the lead was refused"
+            left = reply.left
+            if reply._event.wait(_LONG if left is None else min(max(left, 0.0), _LONG)):
+                return
+            if left is not None and left <= 0:
+                with self._lock:
+                    self._time_out(reply)
+                return
+
+    def _leave(self, reply: _Reply) -> None:
+        """Wait and lead no more. If nobody leads now, one of those who wait is to."""
         with self._lock:
             self._waiting.pop(reply, None)
-        return True
+            if self._leader is reply:
+                self._leader = None
+            # Also if we did not lead: we may have been asked to when our time was over.
+            if self._leader is None and self._waiting:
+                successor = next(iter(self._waiting))
+                del self._waiting[successor]
+                assert successor._event is not None, "whoever waits has an event"
+                successor._event.set()
 
-    def _pass_lead(self) -> None:
+    def _read_for_all(self, reply: _Reply) -> None:
+        """Read until our own answer is there, its time is over, or there is news to tell."""
         with self._lock:
-            self._leading = False
-            for reply in self._waiting:
-                assert reply._event is not None, "whoever waits has an event"
-                reply._event.set()
-                del self._waiting[reply]
-                break
-
-    def _read_for_all(self, reply: _Reply | None) -> None:
-        """Read until our own answer is there, its time is over, or the connection is gone."""
-        while True:
-            with self._lock:
+            while not reply._done and not self._news:
                 host = self._host
-                if host is None or (reply is not None and reply._done):
+                assert host is not None, "a lost connection settles all its calls"
+                left = reply.left
+                if left is not None and left <= 0:
+                    self._time_out(reply)
                     return
-                left = None
-                if reply is not None and reply.deadline is not None:
-                    left = reply.deadline - time.monotonic()
-                    if left <= 0:
-                        break
                 ready = host.wait(host.prepare(left))
-                if host is not self._host:
-                    continue
-                host.deal(ready)
-                if host.input_ended or host.outbox.lost or host.connection.broken:
-                    self._end(host)
-            self._tell_news()
-        assert reply is not None, "only a call has a deadline"
-        self._time_out(reply)
+                if host is self._host:
+                    self._deal(host, ready)
 
-    def _read_always(self) -> None:
-        """Serve the server's requests although no call waits."""
-        while True:
-            with self._lock:
-                if self._host is None:
-                    return
-                leads = not self._leading
-                self._leading = True
-            if leads:
-                try:
-                    self._read_for_all(None)
-                finally:
-                    self._pass_lead()
-                return
-            time.sleep(0.01)
-
-    def _end(self, host: _Host) -> None:
-        """The connection is gone. The lock is held."""
-        self._host = None
-        self._detach(host, self._lost or host.loss())
-        threading.Thread(target=host.end, name="duet-rpc end", daemon=True).start()
+    def _deal(self, host: _Host, ready: list[tuple[int, int]]) -> None:
+        try:
+            host.deal(ready)
+        except BaseException:  # Ctrl-C between two bytes: nobody knows what is still to be read
+            host.lost_by = ConnectionLost("the reading of an answer was interrupted")
+            self._end(host)
+            raise
+        if host.input_ended or host.outbox.lost or host.connection.broken:
+            self._end(host)
+        elif self._unsent and not host.unsent:
+            self._settle_sent()
 
     def _time_out(self, reply: _Reply) -> None:
+        """End a call whose time is over. The lock is held."""
+        if reply._done:
+            return
+        self._counted.timeouts += 1
         seconds = reply.expected.timeout
-        with self._lock:
-            self._waiting.pop(reply, None)
-            if reply._done:
-                return
-            self._counted.timeouts += 1
-            reply.settle(None, CallTimeout(f"{reply.method}: no answer within {seconds:g} s"))
-            self._drop(reply)
+        reply.settle(None, CallTimeout(f"{reply.method}: no answer within {seconds:g} s"))
+        self._drop(reply)
 
-    def _forget(self, reply: _Reply) -> None:
+    def _forget(self, reply: _Reply) -> bool:
         with self._lock:
-            self._waiting.pop(reply, None)
-            if not reply._done:
-                self._counted.cancelled += 1
-                reply.settle(None, ConnectionLost("nobody waits for this call any more"))
-                self._drop(reply)
+            if reply._done:
+                return False
+            self._counted.cancelled += 1
+            reply.settle(None, ConnectionLost("nobody waits for this call any more"))
+            self._drop(reply)
+            return True
 
     def _drop(self, reply: _Reply) -> None:
+        if reply in self._unsent:
+            self._unsent.remove(reply)
         if self._host is not None:
             self._host.connection.calls.forget(reply.id, tell_peer=True)
-            if self._host.outbox.lost:
-                self._end(self._host)
+            self._sent(self._host)
 
     def _tell_news(self) -> None:
         while self._news:
-            reply, value = self._news.pop(0)
+            try:
+                reply, value = self._news.popleft()
+            except IndexError:
+                return  # another thread was faster
             assert reply.expected.on_progress is not None, "only then is there news"
             try:
                 reply.expected.on_progress(value)
@@ -609,23 +748,38 @@ class Client:
 class _Connected:
     """The connection, opened anew if it may be, with the lock held."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, reply: _Reply, only: _Host | None) -> None:
         self._client = client
+        self._reply = reply
+        self._only = only
 
     def __enter__(self) -> _Host:
         client = self._client
         while True:
             client._lock.acquire()
             host = client._host
-            if host is not None:
+            if host is not None and (self._only is None or host is self._only):
                 return host
             client._lock.release()
+            if self._only is not None:
+                raise copy.copy(self._only.loss())
+            if client._lost is None:
+                raise UsageError("this client is not connected; use `with`")
             if client._closed or not client._reconnect:
-                raise client._lost or UsageError("this client is not connected; use `with`")
-            client.open()
+                raise copy.copy(client._lost)
+            left = self._reply.left
+            if left is not None and left <= 0:
+                raise CallTimeout(f"{self._reply.method}: no connection in time")
+            client._open(left)
 
-    def __exit__(self, *exception: object) -> None:
-        self._client._lock.release()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        client = self._client
+        try:
+            if kind is not None and not issubclass(kind, Exception) and client._host is not None:
+                client._host.lost_by = ConnectionLost("the sending of a call was interrupted")
+                client._end(client._host)
+        finally:
+            client._lock.release()
 
 
 class Batch(BatchItems):

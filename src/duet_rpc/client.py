@@ -106,7 +106,9 @@ class Client:
         self._reconnect = retry is not None if reconnect is None else reconnect
         self._framing = framing
         self._one_at_a_time = not allow_concurrent_requests
-        self._dispatcher = Dispatcher(service or Service(), policy, log=log or Silence())
+        self._dispatcher = Dispatcher(
+            service or Service(), policy, log=log or Silence(), shares_thread=True
+        )
         self._workers = Workers()
         self._caller = Caller(self, timeout=timeout, retry=retry)
         self._timeout = timeout
