@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -416,6 +416,33 @@ def test_a_fenced_run_answers_what_the_store_says() -> None:
     two.close()
 
 
+def test_a_fenced_run_waits_for_its_successor() -> None:
+    now = [1000.0]
+    store = MemoryStore(clock=lambda: now[0])
+    one, two = Ledger(store, lease=30.0, wait=PATIENCE), Ledger(store, lease=30.0)
+    begun, release = threading.Event(), threading.Event()
+
+    def second(run: Run) -> Ran:
+        begun.set()
+        assert release.wait(PATIENCE)
+        return Ran(b"second")
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def first(run: Run) -> Ran:
+            now[0] += 31.0
+            calls.append(pool.submit(two.run, command(promise=RETRY_SAFE), second))
+            assert begun.wait(PATIENCE)
+            threading.Timer(0.1, release.set).start()
+            return Ran(b"first")
+
+        calls: list[Future[bytes]] = []
+        assert one.run(command(promise=RETRY_SAFE), first) == b"second"
+        assert calls[0].result(PATIENCE) == b"second"
+    one.close()
+    two.close()
+
+
 def test_a_fenced_run_whose_successor_left_nothing_may_be_asked_again() -> None:
     now = [1000.0]
     store = MemoryStore(clock=lambda: now[0])
@@ -460,6 +487,25 @@ def test_outcomes_expire_and_then_the_key_is_new() -> None:
     assert ledger.sweep() == 1
     ledger.run(command(), handler)
     assert len(handler.runs) == 2
+    ledger.close()
+
+
+def test_the_heart_sweeps_and_goes_on_when_the_store_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("duet_rpc.ledger.heart.SWEEP_EVERY", 0.0)
+    store = Failing()
+    ledger = Ledger(store, lease=0.3, ttl=0.001)
+    ledger.run(command("swept"), Handler())
+    until(lambda: not store._records)
+
+    def work(run: Run) -> Ran:
+        store.is_down = True
+        until(lambda: "cannot be reached" in caplog.text)
+        store.is_down = False
+        return Ran(b"1")
+
+    assert ledger.run(command(), work) == b"1"
     ledger.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from duet_rpc.errors import StoreUnavailable, UsageError
-from duet_rpc.ledger import Ending, Ledger, Ran, Run, SqliteStore
+from duet_rpc.errors import InProgress, StoreUnavailable, UsageError
+from duet_rpc.ledger import Ending, Ledger, Ran, Run, SqliteStore, Store
+from duet_rpc.ledger.machine import Claim
+from duet_rpc.ledger.sqlite_file import WAL_IS_SAFE_FROM
 from tests.ledger.commands import TRANSACTIONAL, Handler, command, never
 
 both = pytest.mark.parametrize("kind", ["sqlite", "postgres"], indirect=True)
@@ -253,6 +256,59 @@ def test_async_handlers_work_in_the_transaction(
 
     assert asyncio.run(both_times()) == [b'"error":1', b'"result":1', b'"result":1']
     assert database.effects() == 1
+
+
+@postgres
+def test_a_duplicate_elsewhere_stops_waiting_for_the_row(
+    ledger: Ledger, database: Database, store: Store
+) -> None:
+    impatient = Ledger(store, wait=0.1)
+
+    def work(run: Run) -> Ran:
+        with pytest.raises(InProgress):
+            impatient.run(command(promise=TRANSACTIONAL), never)
+        return insert(run)
+
+    assert ledger.run(command(promise=TRANSACTIONAL), work) == b'"result":1'
+    assert impatient.run(command(promise=TRANSACTIONAL), never) == b'"result":1'
+
+
+@both
+def test_an_expired_outcome_is_replaced(store: Store, database: Database) -> None:
+    ledger = Ledger(store, ttl=0.001)
+    handler = Handler()
+    ledger.run(command(promise=TRANSACTIONAL), handler)
+    threading.Event().wait(0.02)
+    ledger.run(command(promise=TRANSACTIONAL), handler)
+    assert len(handler.runs) == 2
+    assert handler.runs[1].token > handler.runs[0].token
+    ledger.close()
+
+
+@both
+def test_a_live_run_of_another_promise_is_waited_for(store: Store, database: Database) -> None:
+    ledger = Ledger(store, wait=0.05)
+    store.commit([Claim(command(), "another release of the service", 1000.0, 1000.0)])
+    with pytest.raises(InProgress):
+        ledger.run(command(promise=TRANSACTIONAL), never)
+    ledger.close()
+
+
+@sqlite
+def test_a_reader_that_keeps_the_commit_out_costs_nothing_but_the_try(
+    url: str, database: Database
+) -> None:
+    ledger = Ledger(SqliteStore(url.removeprefix("sqlite:///"), busy=0.1))
+    ledger.run(command("before", TRANSACTIONAL), Handler())
+    database.connection.execute("BEGIN")
+    database.effects()
+    if sqlite3.sqlite_version_info < WAL_IS_SAFE_FROM:
+        with pytest.raises(StoreUnavailable):
+            ledger.run(command(promise=TRANSACTIONAL), insert)
+    database.connection.execute("COMMIT")
+    assert ledger.run(command(promise=TRANSACTIONAL), insert) == b'"result":1'
+    assert database.effects() == 1
+    ledger.close()
 
 
 @postgres
