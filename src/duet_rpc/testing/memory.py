@@ -1,0 +1,214 @@
+"""A client and a server in one process, joined by a pair of sockets."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from duet_rpc.builtin import builtin_methods
+from duet_rpc.client import Client
+from duet_rpc.context import Context
+from duet_rpc.dispatch import Dispatcher, Log, Silence
+from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.framing import framing as make_framing
+from duet_rpc.loop import LoopHost
+from duet_rpc.policy import SPEC, Policy
+from duet_rpc.server import Server
+from duet_rpc.service import Service
+from duet_rpc.testing.clock import JumpingLoop
+from duet_rpc.testing.wire import Wire
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.links import Link
+from duet_rpc.workers import Workers
+
+if TYPE_CHECKING:
+    from duet_rpc import blocking
+    from duet_rpc.ledger import Store
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    service: Service,
+    *,
+    policy: Policy = SPEC,
+    store: "Store | str | None" = None,
+    wire: Wire | None = None,
+    server_log: Log | None = None,
+    **client_options: Any,
+) -> AsyncIterator[Client]:
+    """Serve a service in the running loop and give a `Client` that is connected to it.
+
+    `policy` and `store` are the server's; other options are those of `Client`, and its `framing` is
+    that of both. With `reconnect` the client finds the same service again after a loss. What they
+    say to each other passes through the `wire`, if there is one.
+    """
+    framing = client_options.get("framing", "lsp")
+    server = MemoryServer(service, policy, store, framing, wire, server_log)
+    client = Client(server, **client_options)
+    if isinstance(server.workers, _CountedWorkers):
+        client._workers = _CountedWorkers(server.workers.loop)
+    try:
+        async with client:
+            yield client
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def connect_blocking(
+    service: Service,
+    *,
+    policy: Policy = SPEC,
+    store: "Store | str | None" = None,
+    wire: Wire | None = None,
+    server_log: Log | None = None,
+    **client_options: Any,
+) -> "Iterator[blocking.Client]":
+    """Do the same for a `blocking.Client`; the server runs in the loop of a thread of its own."""
+    from duet_rpc.blocking import Client as BlockingClient
+
+    framing = client_options.get("framing", "lsp")
+    with loop_in_thread() as loop:
+
+        async def make() -> MemoryServer:
+            return MemoryServer(service, policy, store, framing, wire, server_log)
+
+        async def close() -> None:
+            server.close()
+
+        server = asyncio.run_coroutine_threadsafe(make(), loop).result()
+        try:
+            with BlockingClient(server, **client_options) as client:
+                yield client
+        finally:
+            asyncio.run_coroutine_threadsafe(close(), loop).result()
+
+
+@contextlib.contextmanager
+def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread for as long as the block lasts."""
+    ready = threading.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    stops: list[asyncio.Event] = []
+
+    async def live() -> None:
+        loops.append(asyncio.get_running_loop())
+        stops.append(asyncio.Event())
+        ready.set()
+        await stops[0].wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()), name="duet-rpc test server")
+    thread.start()
+    ready.wait()
+    try:
+        yield loops[0]
+    finally:
+        loops[0].call_soon_threadsafe(stops[0].set)
+        thread.join()
+
+
+class MemoryServer:
+    """Serves a service to whoever opens a link to it, in the loop in which it was made."""
+
+    def __init__(
+        self,
+        service: Service,
+        policy: Policy,
+        store: "Store | str | None",
+        framing: Any,
+        wire: Wire | None,
+        log: Log | None,
+    ) -> None:
+        server = Server(service, policy=policy, store=store)
+        self._commands = server.commands
+        own = builtin_methods(service, _Levels(), lambda reason: None, self._commands)
+        self._dispatcher = Dispatcher(
+            service.with_fallback(own),
+            policy,
+            ledger=self._commands,
+            log=log or Silence(),
+            shares_thread=True,
+        )
+        self._framing = framing
+        self._wire = wire
+        self._loop = loop = asyncio.get_running_loop()
+        jumps = isinstance(loop, JumpingLoop)
+        self.workers = _CountedWorkers(loop) if jumps else Workers()
+        self.hosts: list[LoopHost] = []
+        self.refuses = False
+        """Set it to have new connections fail."""
+
+    def open(self, timeout: float | None = None) -> Link:
+        """Connect; any thread."""
+        if self.refuses:
+            raise ConnectFailed("the server in memory refuses connections")
+        ours, theirs = socket.socketpair()
+        self._loop.call_soon_threadsafe(self._serve, theirs)
+        channel = Channel.over(ours)
+        return Link(
+            channel,
+            is_network=True,
+            loss=lambda: ConnectionLost("the server in memory closed the connection"),
+            end=channel.close,
+        )
+
+    def _serve(self, connected: socket.socket) -> None:
+        if self._wire is not None:
+            connected = self._wire.join(connected, self._framing)
+        policy = self._dispatcher.policy
+        host = LoopHost(
+            Channel.over(connected),
+            self._dispatcher,
+            make_framing(self._framing, max_message_bytes=policy.max_message_bytes),
+            workers=self.workers,
+            id=f"memory-{len(self.hosts) + 1}",
+            closes_on_lost_boundary=True,
+            logger=_logger,
+        )
+        self.hosts.append(host)
+        host.begin()
+
+    def close(self) -> None:
+        """Close every connection; on the loop."""
+        for host in self.hosts:
+            host.close()
+        if self._wire is not None:
+            self._wire.close()
+        self.workers.close()
+        self._commands.close()
+
+
+class _CountedWorkers(Workers):
+    """Tells the loop about its threads, so that time does not jump past them."""
+
+    def __init__(self, loop: Any) -> None:
+        super().__init__()
+        self.loop: JumpingLoop = loop
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run something on a thread of its own."""
+
+        def counted() -> None:
+            try:
+                work()
+            finally:
+                try:
+                    self.loop.call_soon_threadsafe(self.loop.thread_ended)
+                except RuntimeError:
+                    pass  # the loop is gone
+
+        self.loop.thread_began()
+        super().run(counted)
+
+
+class _Levels:
+    def set_level(self, level: str) -> None:
+        """There is no log whose level could be set."""
+
+
+def _logger(ctx: Context) -> "logging.LoggerAdapter[logging.Logger]":
+    fields = {"method": ctx.method, "correlation_id": ctx.correlation_id}
+    return logging.LoggerAdapter(logging.getLogger("duet_rpc.testing"), fields)
