@@ -9,13 +9,14 @@ what it has read. What has not begun after `DRAIN` seconds is refused, and after
 `Life` ends the process, even while a handler keeps the main thread.
 """
 
+import io
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from duet_rpc.builtin import builtin_methods
 from duet_rpc.commands import Commands
@@ -79,11 +80,27 @@ def take_stdio() -> Channel:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stdout = sys.stderr
+    sys.stdout = sys.stderr = _forgiving_stderr()
     _taken.append(Channel(read_fd, write_fd))
     return _taken[0]
+
+
+class _Forgiving(io.FileIO):
+    """A file that nobody has to read: what cannot be written is lost, and no handler fails."""
+
+    def write(self, data: Any) -> int:
+        """Write as much as one can."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _forgiving_stderr() -> io.TextIOWrapper:
+    raw = _Forgiving(2, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), "utf-8", errors="backslashreplace", line_buffering=True
+    )
 
 
 def return_stdio() -> None:
@@ -203,16 +220,30 @@ def listen_to_signals(wake_fd: int) -> None:
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: None)
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(
+        before=_hold_signals, after_in_parent=_release_signals, after_in_child=_leave_to_parent
+    )
+
+
+# A child that a handler forks shares our descriptors. A signal that is meant for the child must not
+# reach the daemon through them, not even one that is sent before the child has run a line.
+
+
+def _hold_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _leave_to_parent() -> None:
-    """Undo it all in a child that a handler forks: its signals are not ours, nor are our frames."""
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     for channel in _taken:
         channel.close()
+    _release_signals()
 
 
 def signal_name(number: int) -> str:

@@ -29,8 +29,8 @@ _SECRET = "token|password|passwd|secret|authorization|api_?key|credential"
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 _SECRETS = re.compile(
     rf"""(?ix)
-    ( [\w-]* (?:{_SECRET}) [\w-]* ["']? \s* [=:] \s* (?:bearer\s+|basic\s+)? ["']? ) [^\s"',;&]+
-    | (\bbearer\s+) [\w.~+/=-]+"""
+    ( (?:{_SECRET}) [\w-]{{0,20}} ["']? \s? [=:] \s? (?:bearer\s|basic\s)? ["']? ) [^\s"',;&]+
+    | (\bbearer\s) [\w.~+/=-]+"""
 )
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)")
 
