@@ -175,9 +175,13 @@ class Line:
         """The ids of the handlers that are held open."""
         return [job.id for job in self.host.open]
 
+    def sent(self) -> list[bytes]:
+        """Return the bodies of everything that was ever written."""
+        return bodies(b"".join(self.host.writes), self.framing)
+
     def answers(self) -> list[bytes]:
         """Return the bodies written since the last time."""
-        new = bodies(b"".join(self.host.writes), self.framing)
+        new = self.sent()
         seen, self._seen = self._seen, len(new)
         return new[seen:]
 

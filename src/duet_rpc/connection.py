@@ -302,8 +302,9 @@ class Connection:
             except IndexError:
                 self._host.reclaim()
                 if answer is None:
-                    return body
-                self._answered(answer)
+                    self._take_first(body)
+                else:
+                    self._answered(answer)
                 return None  # the stand-in may have found work for us
             if answer is None:
                 return body
@@ -312,6 +313,13 @@ class Connection:
             if answer:
                 send(encode(answer))
         return None
+
+    def _take_first(self, body: bytes | bytearray | Fault) -> None:
+        """Take what came before the queue that somebody else has filled meanwhile."""
+        later = list(self._queue)
+        self._queue.clear()
+        self._take(body)
+        self._queue.extend(later)
 
     def _answered(self, answer: bytes) -> None:
         self.stats.requests += 1

@@ -342,7 +342,8 @@ class Dispatcher:
         simple = [method for method in self.service if self._is_simple(method)]
         if not simple:
             return None
-        envelopes: Any = Union[tuple(self._tagged(method) for method in simple)]  # noqa: UP007
+        alone = len(simple) == 1
+        envelopes: Any = Union[tuple(self._tagged(m, alone) for m in simple)]  # noqa: UP007
         decode = msgspec.json.Decoder(envelopes).decode
         decode_batch = msgspec.json.Decoder(list[envelopes]).decode
         max_batch, max_depth = self.policy.max_batch, self.policy.max_depth
@@ -446,11 +447,15 @@ class Dispatcher:
         job = Job(id, message.served, Bound(None), None, None, None, connection_id)
         return encode_error(id, self.failure(error, job))
 
-    def _tagged(self, method: Method) -> type[Struct]:
+    def _tagged(self, method: Method, alone: bool) -> type[Struct]:
         """Define the envelope of one method's requests, with its params typed."""
+        # A tag may be missing where there is nothing to tell apart, but a method may not.
+        tag: dict[str, Any] = {} if alone else {"tag_field": "method", "tag": method.name}
         parameters = method.parameters
         params: Any = parameters.struct
         fields: list[Any] = [("jsonrpc", Literal["2.0"])]
+        if alone:
+            fields.append(("method", Literal[method.name]))
         if any(parameter.required for parameter in parameters.listed):
             fields.append(("params", params))
         else:
@@ -465,10 +470,9 @@ class Dispatcher:
                 "notifiable": method.notification_allowed
                 or self.policy.notifications is Notifications.ANY,
             },
-            tag_field="method",
-            tag=method.name,
             gc=False,
             kw_only=True,
+            **tag,
         )
 
     def _is_simple(self, method: Method) -> bool:

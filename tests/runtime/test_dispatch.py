@@ -451,6 +451,15 @@ def test_depth_is_the_policys_also_on_the_straight_line() -> None:
     assert answer(body("echo", '{"a":[[1]]}')) is None
 
 
+def test_a_method_must_be_named_although_there_is_only_one() -> None:
+    service = Service()
+    service.query(name="only")(lambda: 1)
+    answer = at_once(service)
+    assert answer(body("only")) == b'{"jsonrpc":"2.0","id":1,"result":1}'
+    for odd in (b'{"jsonrpc":"2.0","id":1}', b'{"jsonrpc":"2.0","id":1,"result":1}', body("other")):
+        assert answer(odd) is None
+
+
 def test_members() -> None:
     assert result_member([1]) == b'"result":[1]'
     assert error_member(Gone()) == b'"error":{"code":410,"message":"Gone"}'

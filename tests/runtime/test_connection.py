@@ -1,0 +1,883 @@
+"""The connection: order, queue, limits, cancellation, batches and the way out."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from duet_rpc.connection import RETRY_AFTER_MS, Budget
+from duet_rpc.context import Context, Transaction
+from duet_rpc.errors import DeadlineExceeded, RpcError
+from duet_rpc.framing import HeaderFraming, LineFraming
+from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
+from duet_rpc.service import Service
+from tests.helpers import (
+    Line,
+    Wire,
+    cancel,
+    data_of,
+    exchange,
+    frame,
+    ids,
+    notification,
+    refusal,
+    request,
+    result,
+)
+
+
+def make() -> Service:
+    service = Service()
+
+    @service.query
+    def work(ctx: Context, a: Any = None) -> Any:  # the context keeps it off the straight line
+        return a
+
+    @service.query(inline=True)
+    def quick(a: Any = None) -> Any:
+        return a
+
+    @service.query
+    async def later(a: Any = None) -> Any:
+        return a
+
+    @service.query
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    @service.query
+    def look(ctx: Context) -> bool:
+        return ctx.cancelled
+
+    @service.command
+    def pay() -> str:
+        return "paid"
+
+    @service.command
+    def move(tx: Transaction) -> str:
+        return "moved"
+
+    @service.query(notification_allowed=True)
+    def exit() -> None: ...
+
+    return service
+
+
+def line(policy: Policy, held: str = "work", **options: Any) -> Line:
+    return Line(policy, make(), held=held.split(), **options)
+
+
+ONE = EDITOR
+MANY = AGENT
+
+
+# Order and limits.
+
+
+def test_where_one_may_be_in_flight_the_next_waits_for_its_answer() -> None:
+    one = line(ONE)
+    assert one.send(request("work", id=1), request("work", id=2), request("quick", id=3)) == []
+    assert one.running == [b"1"]
+    assert ids(one.release()) == [1]
+    assert one.running == [b"2"]
+    assert ids(one.release()) == [2, 3]
+    assert one.connection.idle
+
+
+def test_where_several_may_be_in_flight_answers_come_as_they_are_ready() -> None:
+    many = line(MANY)
+    many.send(*(request("work", id=number) for number in range(1, 5)))
+    assert many.running == [b"1", b"2", b"3", b"4"]
+    assert ids(many.send(request("quick", id=5))) == [5]
+    assert ids(many.release(b"3")) == [3]
+    assert ids(many.release_all()) == [1, 2, 4]
+
+
+def test_the_limit_of_handlers_in_flight_holds() -> None:
+    two = line(replace(MANY, max_in_flight=2))
+    two.send(*(request("work", id=number) for number in range(1, 6)))
+    assert two.running == [b"1", b"2"]
+    two.release(b"2")
+    assert two.running == [b"1", b"3"]
+    assert ids(two.release_all()) == [1, 3, 4, 5]
+
+
+def test_errors_keep_their_place_in_the_order() -> None:
+    one = line(ONE)
+    sent = one.send(
+        request("work", id=1),
+        request("nothing", id=2),
+        b"{",
+        b"[]",
+        b'{"jsonrpc":"2.0","id":5}',
+        Wire(b"garbage\r\n\r\n"),
+        request("work", id=7),
+    )
+    assert sent == []
+    assert ids(one.release()) == [1, 2, None, None, 5, None]
+    assert ids(one.release()) == [7]
+
+
+def test_errors_do_not_wait_where_order_is_not_promised() -> None:
+    many = line(MANY)
+    assert ids(many.send(request("work", id=1), request("nothing", id=2), b"{")) == [2, None]
+
+
+def test_answers_ready_together_share_a_write_where_that_is_allowed() -> None:
+    def together(policy: Policy, count: int) -> list[int]:
+        requests = b"".join(frame(request("quick", id=number + 1)) for number in range(count))
+        sender = line(policy)
+        assert len(sender.send(Wire(requests))) == count
+        return [data.count(b"Content-Length") for data in sender.host.writes]
+
+    assert together(ONE, 3) == [1, 1, 1]
+    assert together(MANY, 3) == [3]
+    assert together(MANY, 40) == [16, 16, 8]
+
+
+def test_an_async_handler_is_answered_like_any_other() -> None:
+    for policy in (ONE, MANY):
+        assert result(exchange(policy, make(), request("later", [5]))[0]) == 5
+
+
+# Ids in flight.
+
+
+def test_an_id_in_flight_cannot_be_used_again() -> None:
+    many = line(MANY)
+    (answer,) = many.send(request("work", id="x"), request("quick", id="x"))
+    assert refusal(answer) == (-32600, "Invalid Request", "duplicate-id", "x")
+    many.release()
+    assert result(many.send(request("quick", [3], id="x"))[0]) == 3
+
+
+def test_ids_are_equal_if_they_are_spelled_alike() -> None:
+    many = line(MANY)
+    many.send(b'{"jsonrpc":"2.0","id":1,"method":"work"}')
+    assert many.send(b'{"jsonrpc":"2.0","id":1.0,"method":"quick"}') == [
+        b'{"jsonrpc":"2.0","id":1.0,"result":null}'
+    ]
+    assert many.send(b'{"jsonrpc":"2.0","id":"1","method":"quick"}') == [
+        b'{"jsonrpc":"2.0","id":"1","result":null}'
+    ]
+
+
+def test_null_is_never_a_duplicate() -> None:
+    many = line(MANY)
+    many.send(request("work", id=None), request("work", id=None))
+    assert many.running == [b"null", b"null"]
+    assert ids(many.release_all()) == [None, None]
+
+
+def test_where_one_may_be_in_flight_an_id_may_come_twice() -> None:
+    one = line(ONE)
+    one.send(request("work", [1], id=1), request("work", [2], id=1))
+    assert [result(answer) for answer in one.release_all()] == [1, 2]
+
+
+def test_a_refused_request_does_not_keep_its_id() -> None:
+    many = line(MANY)
+    assert refusal(many.send(request("nothing", id=1))[0]).code == -32601
+    assert result(many.send(request("quick", [1], id=1))[0]) == 1
+
+
+# Cancellation.
+
+
+def cancelled(answers: list[bytes], id: Any) -> bool:
+    return [refusal(answer) for answer in answers] == [
+        (-32800, "Request cancelled", "cancelled", id)
+    ]
+
+
+@pytest.mark.parametrize("policy", [ONE, MANY], ids=["one", "many"])
+def test_a_running_request_is_cancelled_once(policy: Policy) -> None:
+    sender = line(policy)
+    sender.send(request("work", id=1))
+    assert cancelled(sender.send(cancel(1)), 1)
+    assert [job.id for job in sender.host.cancelled] == [b"1"]
+    assert sender.send(cancel(1)) == []
+    assert sender.release() == []  # its result comes too late
+    assert sender.connection.idle
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_queued_request_is_dropped_and_never_started(limit: int) -> None:
+    sender = line(replace(MANY, max_in_flight=limit))
+    sender.send(*(request("work", id=number) for number in range(1, limit + 2)))
+    assert cancelled(sender.send(cancel(limit + 1)), limit + 1)
+    assert len(sender.release_all()) == limit
+    assert sender.host.cancelled == [] and sender.connection.idle
+
+
+def test_a_cancellation_after_the_result_is_ignored() -> None:
+    many = line(MANY)
+    assert ids(many.send(request("quick", id=1), cancel(1))) == [1]
+
+
+@pytest.mark.parametrize("id", [2, "1", 1.0, None])
+def test_a_cancellation_of_an_unknown_id_is_ignored(id: Any) -> None:
+    many = line(MANY)
+    assert many.send(request("work", id=1), request("work", id=None), cancel(id)) == []
+    assert len(many.release_all()) == 2
+
+
+def test_a_running_handler_sees_that_it_was_cancelled() -> None:
+    one = line(ONE, held="look")
+    one.send(request("look", id=1))
+    (job,) = one.host.open
+    one.send(cancel(1))
+    assert job.context is not None and job.context.cancelled
+
+
+def test_the_next_request_waits_until_a_cancelled_handler_has_ended() -> None:
+    one = line(ONE)
+    one.send(request("work", id=1), request("quick", id=2))
+    assert cancelled(one.send(cancel(1)), 1)
+    assert ids(one.release()) == [2]
+
+
+def test_an_id_may_be_used_again_after_its_cancellation() -> None:
+    many = line(MANY)
+    many.send(request("work", [1], id=1), cancel(1), request("work", [2], id=1))
+    assert [json.loads(answer)["result"] for answer in many.release_all()] == [2]
+
+
+def test_of_two_queued_requests_with_one_id_each_can_be_cancelled() -> None:
+    one = line(ONE)
+    one.send(request("work", id=0), request("work", id=1), request("work", id=1))
+    assert cancelled(one.send(cancel(1)), 1)
+    assert cancelled(one.send(cancel(1)), 1)
+    assert ids(one.release_all()) == [0]
+
+
+@pytest.mark.parametrize("params", [None, [], {}, [1], {"token": 1}])
+def test_a_cancellation_without_an_id_is_logged(params: Any) -> None:
+    one = line(ONE)
+    assert one.send(notification("$/cancelRequest", params)) == []
+    assert one.log.told() == [("error", "cancellation without an id")]
+
+
+def test_a_cancellation_sent_as_a_request_is_answered_itself() -> None:
+    many = line(MANY)
+    answers = many.send(request("work", id=1), request("$/cancelRequest", {"id": 1}, id=2))
+    assert ids(answers) == [1, 2]
+    assert result(answers[1]) is None
+
+
+def test_a_command_that_has_begun_goes_on_and_a_transaction_is_rolled_back() -> None:
+    many = line(MANY, held="pay move")
+    many.send(request("pay", id=1), request("move", id=2))
+    assert cancelled(many.send(cancel(1)), 1)
+    assert cancelled(many.send(cancel(2)), 2)
+    assert [job.id for job in many.host.cancelled] == [b"2"]
+
+
+def test_a_deadline_is_answered_once_and_a_notification_never() -> None:
+    many = line(MANY)
+    many.send(request("work", id=1), notification("work"))
+    for job in list(many.host.open):
+        many.connection.abandon(job, DeadlineExceeded())
+        many.connection.abandon(job, DeadlineExceeded())
+    (answer,) = many.answers()
+    assert refusal(answer) == (-32019, "Deadline exceeded", "deadline-exceeded", 1)
+    assert len(many.host.cancelled) == 2
+    assert many.release_all() == []
+
+
+# A full queue.
+
+
+def full(policy: Policy = ONE, **limits: int) -> Line:
+    sender = line(replace(policy, **limits))
+    sender.send(request("work", id=0), request("work", id=1), request("work", id=2))
+    return sender
+
+
+def test_a_full_queue_stops_reading_and_loses_nothing() -> None:
+    sender = full(max_queued=2)
+    assert sender.connection.full and sender.connection.wants_data
+    assert sender.send(request("work", id=3), cancel(0)) == []
+    assert not sender.connection.wants_data
+    assert ids(sender.release_all()) == [0, 1, 2, 3]
+    assert sender.connection.wants_data
+
+
+def test_a_queue_that_does_not_move_refuses_what_comes() -> None:
+    sender = full(max_queued=2)
+    sender.connection.refuse()
+    answers = sender.send(request("work", id=3), notification("work"), cancel(1))
+    assert refusal(answers[0]) == (-32017, "Overloaded", "overloaded", 3)
+    assert data_of(answers[0])["retry_after_ms"] == RETRY_AFTER_MS
+    assert cancelled(answers[1:], 1)
+    assert sender.connection.stats.refused == 2
+    sender.release_all()
+    assert not sender.connection.refusing
+    assert result(sender.send(request("quick", id=4))[0]) is None
+
+
+def test_faults_in_a_full_queue_are_answered_at_once() -> None:
+    sender = full(max_queued=2)
+    sender.connection.refuse()
+    assert refusal(sender.send(b"{")[0]).code == -32700
+
+
+def test_refusing_needs_a_full_queue() -> None:
+    sender = line(ONE)
+    sender.connection.refuse()
+    assert not sender.connection.refusing
+
+
+def test_queued_bytes_count_as_well() -> None:
+    sender = line(replace(ONE, max_queued_bytes=500))
+    sender.send(request("work", id=0), request("work", ["x" * 600], id=1))
+    assert sender.connection.full
+    assert ids(sender.release_all()) == [0, 1]
+    assert not sender.connection.full
+
+
+def test_connections_may_share_one_budget_of_bytes() -> None:
+    budget = Budget(300)
+    first, second = line(ONE), line(ONE)
+    first.connection.budget = second.connection.budget = budget
+    first.send(request("work", id=0), request("work", ["x" * 300], id=1))
+    assert budget.used > 300 and first.connection.full
+    # What can start at once needs no room.
+    assert not second.connection.full
+    second.send(request("work", id=5))
+    assert second.connection.full
+    second.send(request("work", id=6))
+    assert second.running == [b"5"]
+    first.release_all()
+    assert budget.used == 0
+    assert ids(second.release_all()) == [5, 6]
+    second.send(request("work", id=7), request("work", id=8))
+    assert budget.used > 0
+    second.connection.drop_queued()
+    assert budget.used == 0
+
+
+# Congestion.
+
+
+def test_while_the_peer_does_not_read_nothing_is_started() -> None:
+    one = line(ONE)
+    one.connection.congested = True
+    assert one.send(request("quick", id=1)) == []
+    assert not one.connection.wants_data
+    one.connection.congested = False
+    one.connection.go_on()
+    assert ids(one.answers()) == [1]
+
+
+def test_congestion_in_the_middle_stops_the_straight_line() -> None:
+    one = line(ONE)
+    write = one.host.write
+
+    def write_and_congest(data: bytes) -> None:
+        write(data)
+        one.connection.congested = True
+
+    one.host.write = write_and_congest  # type: ignore[method-assign]
+    assert ids(one.send(Wire(frame(request("quick", id=1)) + frame(request("quick", id=2))))) == [1]
+    one.connection.congested = False
+    one.connection.go_on()
+    assert ids(one.answers()) == [2]
+
+
+# Batches.
+
+
+def batch(*items: bytes) -> bytes:
+    return b"[%b]" % b",".join(items)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 16])
+def test_the_answers_of_a_batch_stand_in_request_order(limit: int) -> None:
+    sender = line(replace(MANY, max_in_flight=limit))
+    items = [request("work", [n], id=n) for n in range(1, 4)]
+    items[1:1] = [b"1", notification("quick"), request("nothing", id="n")]
+    assert sender.send(batch(*items)) == []
+    while len(sender.host.open) > 1:
+        assert sender.release(sender.running[-1]) == []
+    (answer,) = sender.release_all()
+    assert [item["id"] for item in json.loads(answer)] == [1, None, "n", 2, 3]
+
+
+def test_items_of_a_batch_run_up_to_the_limit() -> None:
+    two = line(replace(MANY, max_in_flight=2))
+    two.send(batch(*(request("work", id=n) for n in range(1, 5))))
+    assert two.running == [b"1", b"2"]
+
+
+def test_an_item_of_a_batch_can_be_cancelled() -> None:
+    many = line(replace(MANY, max_in_flight=1))
+    assert many.send(batch(request("work", id=1), request("work", id=2)), cancel(2)) == []
+    (answer,) = many.release_all()
+    assert [("result" in item, item["id"]) for item in json.loads(answer)] == [
+        (True, 1),
+        (False, 2),
+    ]
+
+
+def test_a_batch_of_notifications_and_answers_is_not_answered() -> None:
+    many = line(MANY)
+    unknown = b'{"jsonrpc":"2.0","id":7,"result":1}'
+    assert many.send(batch(notification("quick"), notification("nothing"), unknown)) == []
+    assert many.connection.unmatched_answers == 1
+
+
+def test_a_batch_of_answers_alone_is_no_request_of_the_peer() -> None:
+    many = line(MANY)
+    assert many.send(batch(b'{"jsonrpc":"2.0","id":7,"result":1}')) == []
+    assert many.connection.unmatched_answers == 1
+
+
+def test_the_same_id_twice_in_a_batch_is_a_duplicate() -> None:
+    many = line(MANY)
+    many.send(batch(request("work", id=1), request("work", id=1)))
+    (answer,) = many.release_all()
+    first, second = json.loads(answer)
+    assert first["result"] is None and second["error"]["data"]["reason"] == "duplicate-id"
+
+
+def test_a_cancellation_may_stand_in_a_batch() -> None:
+    many = line(MANY)
+    many.send(request("work", id=1))
+    assert cancelled(many.send(batch(cancel(1))), 1)
+
+
+def test_an_overfull_batch_is_answered_item_by_item() -> None:
+    sender = full(max_batch=5, max_queued=3)
+    assert sender.send(batch(request("work", id=8), request("work", id=9))) == []
+    batch_answer = sender.release_all()[-1]
+    items = json.loads(batch_answer)
+    assert [item["id"] for item in items] == [8, 9]
+    assert items[1]["error"]["data"]["reason"] == "overloaded"
+
+
+# Notifications.
+
+
+def test_a_notification_that_fails_is_logged_under_one_correlation_id() -> None:
+    many = line(MANY)
+    assert many.send(notification("fail")) == []
+    assert many.log.told() == [("error", "handler failed"), ("error", "notification failed")]
+    assert {entry.fields["correlation_id"] for entry in many.log.lines} == {"c1-n1"}
+    assert {entry.fields["connection_id"] for entry in many.log.lines} == {"c1"}
+
+
+def test_an_unknown_notification_is_a_warning_and_bad_params_an_error() -> None:
+    many = line(MANY)
+    assert many.send(notification("nothing"), notification("work", [1, 2])) == []
+    assert many.log.told() == [("warn", "Method not found"), ("error", "Invalid params")]
+
+
+def test_a_refused_notification_is_answered_where_the_policy_says_so() -> None:
+    assert refusal(exchange(DEVELOPMENT, make(), notification("pay"))[0]) == (
+        -32600,
+        "Invalid Request",
+        "command-requires-id",
+        None,
+    )
+    silent = Line(replace(DEVELOPMENT, answers_refused_notifications=False), make())
+    assert silent.send(notification("pay")) == []
+    assert silent.log.told() == [("error", "Invalid Request")]
+
+
+# Faults in the stream.
+
+
+def test_a_fault_is_answered_and_logged() -> None:
+    one = line(ONE)
+    assert refusal(one.send(Wire(b"Content-Length: x\r\n\r\n"))[0]).reason == (
+        "invalid-content-length"
+    )
+    (entry,) = one.log.lines
+    assert (entry.severity, entry.text, entry.fields["reason"]) == (
+        "warn",
+        "bad frame",
+        "invalid-content-length",
+    )
+    assert one.connection.stats.faults == 1
+
+
+def test_the_tail_of_a_broken_body_is_part_of_its_fault() -> None:
+    one = line(ONE)
+    cut = frame(b'{"jsonrpc":"2.0","id":1,"method":"quick"}')
+    shortened = Wire(cut.replace(b"Content-Length: 41", b"Content-Length: 20"))
+    answers = one.send(shortened, request("quick", id=2))
+    assert [json.loads(answer)["id"] for answer in answers] == [None, 2]
+    assert refusal(answers[0]).code == -32700
+
+
+def test_stray_bytes_after_a_good_body_are_a_fault_of_their_own() -> None:
+    for policy in (ONE, MANY):
+        answers = exchange(policy, make(), request("quick", id=1), Wire(b"stray\r\n\r\n"))
+        assert [json.loads(answer)["id"] for answer in answers] == [1, None]
+
+
+def test_the_end_inside_a_frame_is_a_fault() -> None:
+    one = line(ONE)
+    one.send(Wire(b"Content-Length: 10\r\n\r\n{"))
+    assert refusal(one.end()[0]) == (-32700, "Parse error", None, None)
+    assert line(ONE).end() == []
+
+
+def test_a_socket_is_closed_when_the_boundary_is_lost() -> None:
+    sender = line(MANY, closes_on_lost_boundary=True)
+    answers = sender.send(
+        Wire(frame(request("quick", id=1)) + b"garbage\r\n\r\n" + frame(request("quick", id=2)))
+    )
+    assert ids(answers) == [1, None]
+    assert sender.connection.broken and not sender.connection.wants_data
+    assert sender.connection.idle
+
+
+def test_a_refused_body_does_not_lose_the_boundary() -> None:
+    sender = line(MANY, closes_on_lost_boundary=True)
+    wrong = Wire(b"Content-Type: text/html\r\nContent-Length: 2\r\n\r\n{}")
+    assert ids(sender.send(wrong, request("quick", id=2))) == [None, 2]
+    assert not sender.connection.broken
+
+
+def test_lines_work_like_frames() -> None:
+    sender = line(ONE, framing=LineFraming())
+    assert ids(sender.send(request("quick", id=1), Wire(b"{\n"), request("quick", id=2))) == [
+        1,
+        None,
+        2,
+    ]
+
+
+def test_bytes_may_be_read_straight_into_a_large_body() -> None:
+    one = line(ONE)
+    body = request("quick", ["x" * 200_000], id=1)
+    wire = frame(body)
+    one.send(Wire(wire[:100]))
+    rest = memoryview(wire)[100:]
+    while rest:
+        space = one.framing.space()
+        if space is None:
+            one.send(Wire(bytes(rest)))
+            break
+        count = min(len(space), len(rest))
+        space[:count] = rest[:count]
+        one.connection.filled(count)
+        rest = rest[count:]
+    assert one.framing.partial is False
+    assert isinstance(one.framing, HeaderFraming)
+    written = b"".join(one.host.writes)
+    assert written.endswith(b'"result":"%b"}' % (b"x" * 200_000))
+
+
+# The connection is lent while a handler runs inline.
+
+
+def test_while_the_connection_is_lent_nothing_starts_but_cancellations_get_through() -> None:
+    one = line(ONE)
+    one.send(request("work", id=1))
+    one.connection.lent = True
+    assert one.send(request("quick", id=2), b"{") == []
+    assert cancelled(one.send(cancel(1)), 1)
+    assert cancelled(one.send(cancel(2)), 2)
+    one.connection.lent = False
+    assert ids(one.release()) == [None]
+
+
+def read_meanwhile(sender: Line, data: bytes) -> None:
+    """Do what a second thread does while the first is in a handler: take the baton and read."""
+    connection = sender.connection
+    connection.baton.pop()
+    connection.lent = True
+    connection.receive(data)
+
+
+def put_down(sender: Line) -> None:
+    """Let the reader have the connection back when it asks."""
+
+    def reclaim() -> None:
+        sender.connection.lent = False
+
+    sender.host.reclaim = reclaim  # type: ignore[method-assign]
+
+
+def test_a_handler_that_was_cancelled_meanwhile_is_not_answered_twice() -> None:
+    service = Service()
+
+    @service.command
+    def slow() -> str:
+        read_meanwhile(sender, frame(cancel(1)) + frame(request("quick", id=2)))
+        return "done"
+
+    @service.query
+    def quick() -> str:
+        return "quick"
+
+    sender = Line(ONE, service)
+    put_down(sender)
+    answers = sender.send(request("slow", id=1))
+    assert cancelled(answers[:1], 1)
+    assert [result(answer) for answer in answers[1:]] == ["quick"]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["answered", "given up"])
+def test_a_straight_line_that_was_read_behind_goes_on(known: bool) -> None:
+    service = Service()
+
+    @service.query
+    def slow() -> str:
+        read_meanwhile(sender, frame(request("quick", id=2)))
+        return "slow"
+
+    @dataclass
+    class Checked:
+        number: int
+
+        def __post_init__(self) -> None:
+            if not sender.connection.lent and sender.connection.baton:
+                read_meanwhile(sender, frame(request("quick", id=2)))
+
+    @service.query
+    def quick() -> str:
+        return "quick"
+
+    @service.query(name="given-up")
+    def given_up(of: Checked) -> str:
+        return "slow"
+
+    sender = Line(ONE, service)
+    put_down(sender)
+    # A string with an escape is given up after its params were made.
+    odd = b'{"jsonrpc":"2.0","id":"\\u0031","method":"given-up","params":{"of":{"number":1}}}'
+    answers = sender.send(request("slow", id=1) if known else odd)
+    assert [result(answer) for answer in answers] == ["slow", "quick"]
+
+
+# Our own calls, as far as the connection is concerned.
+
+
+class Waiting:
+    """Somebody who waits for an answer."""
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[Any, Exception | None]] = []
+        self.news: list[Any] = []
+
+    def settle(self, result: Any, error: Exception | None) -> None:
+        self.settled.append((None if result is None else bytes(result), error))
+
+    def progress(self, value: Any) -> None:
+        self.news.append(value)
+
+
+def test_an_answer_settles_its_call_also_while_a_handler_runs() -> None:
+    one = line(ONE)
+    waiter = Waiting()
+    one.send(request("work", id=1))
+    call = one.connection.calls.send("ask", b"[1]", waiter)
+    one.connection.flush()
+    assert one.answers() == [b'{"jsonrpc":"2.0","id":1,"method":"ask","params":[1]}']
+    one.send(b'{"jsonrpc":"2.0","id":%d,"result":[5]}' % call)
+    assert waiter.settled == [(b"[5]", None)]
+    one.send(b'{"jsonrpc":"2.0","id":%d,"result":[6]}' % call)
+    assert len(waiter.settled) == 1 and one.connection.unmatched_answers == 1
+    assert ids(one.release()) == [1]
+
+
+def test_an_answer_settles_its_call_while_the_connection_is_lent() -> None:
+    one = line(ONE)
+    waiter = Waiting()
+    call = one.connection.calls.send("ask", None, waiter)
+    one.connection.flush()
+    one.connection.lent = True
+    one.send(b'{"jsonrpc":"2.0","id":%d,"error":{"code":7,"message":"no"}}' % call)
+    ((_, error),) = waiter.settled
+    assert isinstance(error, RpcError) and error.code == 7
+
+
+def test_progress_reaches_the_call_and_is_not_answered() -> None:
+    one = line(ONE)
+    waiter = Waiting()
+    call = one.connection.calls.send("ask", None, waiter)
+    one.send(notification("$/progress", {"token": call, "value": 0.5}))
+    assert waiter.news == [0.5]
+    assert one.log.lines == []
+
+
+def test_an_answer_without_result_or_error_ends_its_call_and_is_not_answered() -> None:
+    one = line(ONE)
+    waiter = Waiting()
+    call = one.connection.calls.send("ask", None, waiter)
+    one.connection.flush()
+    one.answers()
+    assert one.send(b'{"jsonrpc":"2.0","id":%d}' % call) == []
+    assert len(waiter.settled) == 1
+
+
+@pytest.mark.parametrize("id", [b"99", b'"1"', b"null", b"1.0", b"9" * 5000, b"0", b"-1"])
+def test_an_answer_to_nothing_is_counted_and_never_answered(id: bytes) -> None:
+    for member in (b'"result":1', b'"error":{"code":1,"message":"m"}'):
+        one = line(ONE)
+        assert one.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member)) == []
+        assert one.connection.unmatched_answers == 1
+        assert one.log.told() == [("warn", "an answer that nobody waits for")]
+
+
+def test_while_a_call_is_open_a_batch_of_answers_may_be_longer_than_a_batch_of_requests() -> None:
+    one = line(replace(MANY, max_batch=1))
+    waiters = [Waiting(), Waiting()]
+    one.connection.calls.send_batch(
+        [("ask", None, waiters[0]), ("ask", None, waiters[1])], lambda error: None
+    )
+    one.connection.flush()
+    one.answers()
+    answers = b'[{"jsonrpc":"2.0","id":1,"result":1},{"jsonrpc":"2.0","id":2,"result":2}]'
+    assert one.send(answers) == []
+    assert [waiter.settled for waiter in waiters] == [[(b"1", None)], [(b"2", None)]]
+    (answer,) = one.send(batch(request("quick", id=1), request("quick", id=2)))
+    assert refusal(answer).reason == "batch-too-large"
+
+
+def test_a_client_answers_no_faults() -> None:
+    client = line(ONE)
+    client.connection._answers_faults = False
+    assert client.send(b"{", Wire(b"garbage\r\n\r\n")) == []
+    several = line(MANY)
+    several.connection._answers_faults = False
+    (answer,) = several.send(batch(b"1", request("quick", id=2)))
+    assert [item["id"] for item in json.loads(answer)] == [2]
+
+
+# A handler that waits for its peer.
+
+
+def test_a_handler_that_waits_gives_up_its_place() -> None:
+    one = line(ONE)
+    one.send(request("work", id=1), request("quick", id=2))
+    one.connection.pause_slot()
+    one.connection.go_on()
+    assert ids(one.answers()) == [2]
+    assert not one.connection.idle
+    one.connection.resume_slot()
+    assert ids(one.release()) == [1]
+    assert one.connection.idle
+
+
+def test_not_every_place_can_be_given_up() -> None:
+    one = line(replace(ONE, max_queued=1))
+    one.send(request("work", id=1))
+    one.connection.pause_slot()
+    one.connection.go_on()
+    one.send(request("work", id=2))
+    one.connection.pause_slot()  # one too many: this one keeps its place
+    assert one.send(request("quick", id=3)) == []
+    one.connection.resume_slot()
+    one.connection.resume_slot()
+    assert ids(one.release_all()) == [1, 2, 3]
+
+
+# The way out.
+
+
+def test_on_the_way_out_what_has_not_begun_is_refused() -> None:
+    one = line(ONE)
+    one.send(request("work", id=1), request("work", id=2), b"{")
+    one.connection.refuse_queued()
+    answers = one.answers()
+    assert refusal(answers[0]) == (-32018, "Shutting down", "shutting-down", 2)
+    assert refusal(answers[1]).code == -32700
+    assert refusal(one.send(request("quick", id=3))[0]).reason == "shutting-down"
+    assert one.send(notification("quick")) == []
+    assert ids(one.release()) == [1]
+    assert one.connection.idle
+
+
+def test_on_the_way_out_what_has_arrived_is_refused_too() -> None:
+    sender = full(max_queued=2)
+    sender.send(request("work", id=3), b"{")
+    sender.connection.refuse_queued()
+    assert ids(sender.answers()) == [3, None, 1, 2]
+
+
+def test_last_words_are_served_on_the_way_out() -> None:
+    one = line(ONE)
+    heard: list[str] = []
+    one.connection.last_words = frozenset({"exit"})
+    one.connection.on_last_words = heard.append
+    one.send(request("work", id=1), request("exit", id=2), notification("exit"))
+    assert heard == ["exit", "exit"]
+    one.send(request("exit", [1], id=3))
+    one.connection.refuse_queued()
+    answers = one.answers()
+    assert result(answers[0]) is None
+    assert refusal(answers[1]) == (-32602, "Invalid params", None, 3)
+    one.release()
+    assert result(one.send(request("exit", id=4))[0]) is None
+
+
+def test_last_words_have_room_in_a_full_queue() -> None:
+    sender = full(max_queued=2)
+    sender.connection.last_words = frozenset({"exit"})
+    sender.connection.refuse()
+    assert sender.send(request("exit", id=9)) == []
+    assert ids(sender.release_all()) == [0, 1, 2, 9]
+
+
+def test_spec_answers_nothing_to_nothing() -> None:
+    assert exchange(SPEC, make()) == []
+    assert line(SPEC).send(Wire(b"")) == []
+
+
+def test_a_service_without_simple_methods_is_served_too() -> None:
+    service = Service()
+
+    @service.command
+    def pay() -> str:
+        return "paid"
+
+    assert result(exchange(EDITOR, service, request("pay"))[0]) == "paid"
+
+
+def test_a_notification_that_was_read_behind_is_not_answered() -> None:
+    service = Service()
+
+    @service.query
+    def slow() -> None:
+        read_meanwhile(sender, frame(request("quick", id=2)))
+
+    @service.query
+    def quick() -> str:
+        return "quick"
+
+    sender = Line(ONE, service)
+    put_down(sender)
+    assert ids(sender.send(notification("slow"))) == [2]
+
+
+def test_answers_and_calls_of_ours_go_out_in_their_order() -> None:
+    many = line(MANY, held="")
+    many.connection.calls.send("first", None, Waiting())
+    many.connection.calls.send("second", None, Waiting())
+    many.send(request("quick", id="q"))
+    many.connection.calls.send("third", None, Waiting())
+    many.connection.flush()
+    written = [json.loads(body) for body in many.sent()]
+    assert [message.get("method") or message["id"] for message in written] == [
+        "first",
+        "second",
+        "q",
+        "third",
+    ]
+
+
+def test_a_batch_is_refused_as_a_whole() -> None:
+    small = replace(MANY, max_batch=2)
+    too_many = batch(*(request("quick", id=n) for n in range(3)))
+    (answer,) = exchange(small, make(), too_many)
+    assert refusal(answer) == (-32600, "Invalid Request", "batch-too-large", None)
+    assert data_of(answer)["limit"] == 2
+    assert refusal(exchange(small, make(), b"[]")[0]).reason == "invalid-envelope"
+    (answer,) = exchange(ONE, make(), batch(request("quick")))
+    assert refusal(answer) == (-32600, "Batch requests not supported", "batch-not-supported", None)
