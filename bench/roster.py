@@ -53,7 +53,10 @@ class Peer:
 
     @property
     def environment(self) -> dict[str, str]:
-        return dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, self.path)))
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, self.path)))
+        # Whoever installs a package has its bytecode; compiling at each start would be no fair start.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return environment
 
     def usable(self) -> bool:
         """Whether its program is there and its library can be loaded."""
