@@ -253,9 +253,9 @@ class LoopHost:
     # Reading and writing.
 
     def _readable(self) -> None:
+        self.turns += 1
         self.on_traffic()
         with self.lock:
-            self.turns += 1
             if self._read_elsewhere:
                 self._read_elsewhere = False  # what made us ready may be gone; look again
                 return

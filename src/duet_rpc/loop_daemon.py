@@ -158,7 +158,7 @@ class Watch:
                 self._wait(None, for_input=True)
             else:
                 self._resting = True
-                # The loop looks at `_resting` before it counts its turn; so either it sees that we
+                # The loop looks at `_resting` after it counts its turn; so either it sees that we
                 # rest, or we see that it has moved.
                 if self._host.turns != seen:
                     self._resting = False
@@ -169,7 +169,8 @@ class Watch:
         while True:
             seen = host.turns
             time.sleep(self.TICK)
-            self._stand_in(seen)
+            if self._has_input():
+                self._stand_in(seen)
             if life.drained:
                 host.connection.closing = True
                 if host.lock.acquire(timeout=self.TICK):
@@ -191,16 +192,23 @@ class Watch:
                 self._resting = False  # the loop has a tick to see it too
                 time.sleep(self.TICK)
                 continue
-            for number in os.read(self._wake_read, 4096):
-                if number in SIGNALS:
-                    self._life.end(signal_name(number))
+            self._take_signals()
+
+    def _take_signals(self) -> None:
+        try:
+            numbers = os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number in SIGNALS:
+                self._life.end(signal_name(number))
 
     def _wants_input(self) -> bool:
         host = self._host
-        return not (host.input_ended or host.closed or host.channel.is_file)
+        return not (host.input_ended or host.closed)
 
-    def _has_input(self) -> bool:
-        """Whether something is there that the loop would read if it could."""
+    def _has_input(self, seconds: float = 0) -> bool:
+        """Whether something comes in time that the loop would read if it could."""
         host = self._host
         connection = host.connection
         if connection.full and not connection.refusing and not connection.congested:
@@ -209,7 +217,7 @@ class Watch:
             return False
         poll = select.poll()
         poll.register(host.channel.read_fd, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(seconds * 1000))
 
     def _refuse_if_stalled(self) -> None:
         """Do what the loop's own timer would: a full queue must not stop the reading for good."""
@@ -222,7 +230,10 @@ class Watch:
     def _stand_in(self, seen: int) -> None:
         """Read what is there, as long as the loop does not."""
         try:
-            while self._host.turns == seen and self._has_input():
+            while self._host.turns == seen and self._has_input(self.TICK):
                 self._host.read_for_loop()
+                self._take_signals()
+                if self._life.ending:
+                    return  # a peer that never stops sending must not keep us
         except RuntimeError:
             pass  # the loop has ended meanwhile

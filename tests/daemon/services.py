@@ -1,13 +1,21 @@
 """Services that the tests serve: what blocks, what waits, what calls back, on both kinds of host.
 
 `SYNC` has no `async def`, so that under the editor's policy it is served without an event loop.
-`ASYNC` blocks the loop on purpose.
+`ASYNC` blocks the loop on purpose. `hold` keeps its thread until a file is there, so that a test
+decides when.
 """
 
 SYNC = """
-import sys, time
+import os, sys, time
 
 service = Service()
+
+@service.query
+def hold(until: str) -> str:
+    print("holding", flush=True)
+    while not os.path.exists(until):
+        time.sleep(0.01)
+    return "let go"
 
 @service.query
 def nap(seconds: float = 60) -> str:
@@ -35,9 +43,16 @@ def fail(text: str) -> None:
 """
 
 ASYNC = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 
 service = Service()
+
+@service.query
+async def hold(until: str) -> str:
+    print("holding", flush=True)
+    while not os.path.exists(until):
+        time.sleep(0.01)
+    return "let go"
 
 @service.query
 async def nap(seconds: float = 60) -> str:

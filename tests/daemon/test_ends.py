@@ -133,12 +133,14 @@ def test_what_waits_behind_a_request_that_never_ends_is_refused(tmp_path: Path) 
 
 def test_what_was_read_before_a_signal_is_answered_in_order(tmp_path: Path) -> None:
     with serve(tmp_path, SYNC) as daemon:
-        daemon.send(request("nap", {"seconds": 0.4}, id=1))
-        daemon.wait_for_log("napping")
+        gate = tmp_path / "gate"
+        daemon.send(request("hold", [str(gate)], id=1))
+        daemon.wait_for_log("holding")
         daemon.send(b"".join(request("echo", [str(id)], id=id) for id in range(2, 50)))
         # The stand-in has read them when it has answered this cancellation of the last one.
         daemon.send(request("echo", ["x"], id=50) + notification("$/cancelRequest", {"id": 50}))
         assert daemon.error(50)["code"] == -32800
+        gate.touch()
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 0
         answered = [message["id"] for message in daemon.messages if "result" in message]
