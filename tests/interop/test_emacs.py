@@ -106,6 +106,13 @@ def test_shutdown_answers_what_was_asked_before(emacs: Emacs) -> None:
     assert emacs.tapped.check()[-1]["result"] == {"message": "Shutting down gracefully"}
 
 
+def test_a_daemon_that_cannot_start_is_told(emacs: Emacs) -> None:
+    saw = emacs.see("cannot-start")
+    assert "message" in saw["refused"]
+    assert saw["changes"] == ["exited abnormally with code 2\n"]
+    assert emacs.tapped.status == 2
+
+
 def test_the_daemon_ends_when_emacs_does(emacs: Emacs) -> None:
     assert emacs.see("quit-emacs")["named"]["words"] == 1
     emacs.tapped.check()

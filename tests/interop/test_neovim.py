@@ -108,6 +108,11 @@ def test_a_forced_stop_is_a_good_end(neovim: Neovim) -> None:
     assert "SIGTERM" in neovim.tapped.log
 
 
+def test_a_daemon_that_cannot_start_is_told(neovim: Neovim) -> None:
+    assert neovim.see("cannot_start")["ended"] == {"status": 2, "signal": 0}
+    assert "nothing.py" in neovim.tapped.log
+
+
 def test_the_daemon_ends_when_neovim_does(neovim: Neovim) -> None:
     assert neovim.see("leave")["named"]["words"] == 1
     neovim.tapped.check()

@@ -140,7 +140,7 @@ def test_progress_arrives_before_the_result(node: Node, haystack: str) -> None:
 def test_header_and_body_may_come_in_two_writes(node: Node) -> None:
     saw = node.see("two_writes")
     assert saw["words"] == [1, 2, 3]
-    assert saw["writes"] == ["header", "body"] * 5
+    assert saw["writes"] == ["header", "body"] * 4
     assert saw["ended"] == ENDED_WELL
     node.tapped.check()
 
@@ -151,6 +151,21 @@ def test_the_daemon_ends_well_without_shutdown(node: Node, scenario: str) -> Non
     assert saw["count"]["words"] == 1
     assert saw["ended"] == ENDED_WELL
     node.tapped.check()
+
+
+def test_exit_may_follow_shutdown(node: Node) -> None:
+    saw = node.see("exit")
+    assert saw["answer"] == {"message": "Shutting down gracefully"}
+    assert saw["ended"] == ENDED_WELL
+    node.tapped.check()
+
+
+def test_a_daemon_that_cannot_start_is_told(node: Node) -> None:
+    saw = node.see("cannot_start")
+    assert saw["refused"].keys() != {"unexpected"}
+    assert saw["ended"] == {"code": 2, "signal": None}
+    assert "nothing.py" in saw["log"]
+    assert node.tapped.status == 2
 
 
 def test_the_daemon_without_a_service_has_its_own_methods(node: Node) -> None:

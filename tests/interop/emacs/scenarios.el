@@ -7,6 +7,7 @@
 (require 'cl-lib)
 
 (defvar patience 40 "Seconds to wait for an answer: far more than one takes.")
+(setq jsonrpc-default-request-timeout patience) ; what the how-to's functions wait
 (defvar notified nil "What the daemon told us, latest first.")
 (defvar died nil "What became of requests that were open when the daemon ended.")
 (defvar changes nil "What the sentinel was told, latest first.")
@@ -122,6 +123,13 @@
     (let ((end (quit-and-tell)))
       (wait-until (lambda () (= 20 (+ (length results) (length died)))))
       (saw :results (length results) :end end))))
+
+(defun scenario-cannot-start ()
+  (setq text-tools-command '("duet-rpc" "serve" "nothing.py"))
+  (let ((refused (condition-case failure (ask 'text.count '(:text "one"))
+                   (error (list :message (error-message-string failure))))))
+    (wait-until (lambda () (and changes (string-match-p "nothing.py" (daemon-log)))))
+    (saw :refused refused :changes (vconcat changes))))
 
 (defun scenario-quit-emacs ()
   (saw :named (ask 'text.count '(:text "one"))))

@@ -129,6 +129,22 @@ function scenarios.forced()
   return { named = named, ended = tools.ended }
 end
 
+function scenarios.cannot_start()
+  tools.command = { "duet-rpc", "serve", "nothing.py" }
+  tools.connect()
+  wait_until(function() return tools.ended ~= nil end, "the end")
+  return { ended = tools.ended }
+end
+
+local function log_has(part)
+  local file = io.open(vim.lsp.get_log_path())
+  local text = file and file:read("*a") or ""
+  if file then
+    file:close()
+  end
+  return text:find(part, 1, true) ~= nil
+end
+
 function scenarios.leave()
   return { named = ask("text.count", { text = "one" }).result }
 end
@@ -149,6 +165,7 @@ function scenarios.how_to()
   wait_until(function() return said("Found") end, "the search")
   tools.search("(", vim.env.HAYSTACK)
   wait_until(function() return said("Not a regular") end, "the refusal")
+  wait_until(function() return log_has("info started") end, "the log")
   return {
     diagnostic = { found.lnum, found.message },
     line = vim.api.nvim_get_current_line(),

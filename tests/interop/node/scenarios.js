@@ -158,8 +158,24 @@ const scenarios = {
     const counts = await Promise.all(['a', 'a b', 'a b c'].map(
       (text) => connection.sendRequest('text.count', { text })));
     await connection.sendRequest('shutdown');
-    await connection.sendNotification('exit');
     return { words: counts.map((count) => count.words), writes, ended: await ended };
+  },
+
+  async exit() {
+    const { connection, ended } = connect({ command });
+    const answered = connection.sendRequest('shutdown');
+    await connection.sendNotification('exit');
+    return { answer: await answered, ended: await ended };
+  },
+
+  async cannot_start() {
+    let log = '';
+    const { connection, ended } = connect({
+      command: ['duet-rpc', 'serve', 'nothing.py'],
+      log: (text) => { log += text; },
+    });
+    const refused = await problem(connection.sendRequest('text.count', { text: 'one' }));
+    return { refused, ended: await ended, log };
   },
 
   async end_of_input() {
