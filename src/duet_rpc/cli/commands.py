@@ -1,4 +1,4 @@
-"""The commands by name. Each stands in the module of its own name and is loaded when asked for."""
+"""The commands by name. Each stands in a module of its own and is loaded when asked for."""
 
 from importlib import import_module
 
@@ -6,7 +6,19 @@ import click
 
 from duet_rpc.version import __version__
 
-COMMANDS = ("rpc", "serve", "policy", "version", "completion")
+COMMANDS = {
+    "rpc": "rpc",
+    "serve": "serve",
+    "call": "call",
+    "batch": "batch",
+    "list": "list_methods",
+    "describe": "describe",
+    "commands": "commands_group",
+    "policy": "policy",
+    "version": "version",
+    "completion": "completion",
+}
+"""The module of each command."""
 
 
 class Commands(click.Group):
@@ -20,7 +32,7 @@ class Commands(click.Group):
         """Load one command."""
         if name not in COMMANDS:
             return None
-        command = import_module(f"duet_rpc.cli.{name}").command
+        command = import_module(f"duet_rpc.cli.{COMMANDS[name]}").command
         assert isinstance(command, click.Command), "each module has its command under that name"
         return command
 
@@ -37,5 +49,7 @@ def duet_rpc() -> None:
     \b
     duet-rpc serve app.py          serve the functions of app.py on stdin and stdout
     duet-rpc rpc                   the bare daemon, to try a client against
+    duet-rpc list -- python app.py                 what a server has
+    duet-rpc call add a:=1 b:=2 -- python app.py   call a method of it
     duet-rpc policy production     what the rules of a policy are, and why
     """

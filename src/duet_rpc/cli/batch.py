@@ -1,0 +1,216 @@
+"""`duet-rpc batch`: many calls from a file, their answers in the same order."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from duet_rpc.cli.failures import (
+    EXIT_CODES,
+    Attempt,
+    Interrupted,
+    advice,
+    as_json,
+    exit_code,
+    headline,
+)
+from duet_rpc.cli.output import (
+    Output,
+    cells,
+    compact,
+    output_options,
+    safe,
+    safe_json,
+    tell,
+    tell_failure,
+)
+from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
+from duet_rpc.errors import DuetError, TransportError
+
+if TYPE_CHECKING:
+    from duet_rpc.blocking import Client
+    from duet_rpc.caller import Item
+    from duet_rpc.cli.items import Sources
+
+SIZE = 100
+"""Calls in one array. Servers have limits; the client sends smaller ones if they say so."""
+
+
+class Call(Struct, forbid_unknown_fields=True):
+    """One call as it stands in the file."""
+
+    method: str
+    params: Raw | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    notify: bool = False
+    id: Raw | UnsetType = UNSET
+    jsonrpc: str = "2.0"
+
+
+@click.command("batch", cls=ReachingCommand, epilog=EXIT_CODES)
+@click.argument("words", nargs=-1, metavar="FILE")
+@reaching_options
+@output_options
+def command(
+    words: tuple[str, ...],
+    timeout: float,
+    framing: str,
+    verbose: bool,
+    format_: str | None,
+    no_color: bool,
+) -> None:
+    """Call everything in FILE (- for stdin) and print the answers in the same order.
+
+    FILE is a JSON array or has one JSON object a line: {"method": ..., "params": ...}. "key" is the
+    idempotency key of a command (commands without one are given one), "notify": true makes a
+    notification, and an "id" is repeated in the answer.
+
+    The calls are sent in arrays of up to a hundred, or one by one to a server that takes no
+    batches; --timeout counts for each array. Each answer is a line of its own with the method, and
+    its result or error. The exit code is that of the worst answer.
+
+    \b
+    duet-rpc batch unix:bank.sock calls.jsonl
+    duet-rpc batch - -- python sums.py < calls.json
+    """
+    from duet_rpc.cli.items import Sources
+
+    output = Output(format_, no_color)
+    server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)
+    if len(rest) != 1:
+        raise click.UsageError("batch takes one FILE, or - for stdin")
+    calls = read_calls(rest[0], Sources())
+    batch = _Batch(calls, output)
+    failure: DuetError | None = None
+    try:
+        with server.client() as client:
+            batch.run(client)
+    except KeyboardInterrupt:
+        failure = Interrupted("interrupted")
+    except DuetError as error:
+        failure = error
+    if failure is not None:
+        tell_failure(headline(failure), no_color=no_color)
+        for line in advice(failure, Attempt(method="", sent=False)) if not batch.answered else []:
+            tell(f"  {line}")
+    batch.sum_up(no_color)
+    sys.exit(batch.code if failure is None else exit_code(failure))
+
+
+def read_calls(name: str, sources: "Sources") -> list[Call]:
+    """Read calls: a JSON array, or a JSON object on each line."""
+    text = sources.read(name)
+    if not text.strip():
+        raise click.UsageError("there are no calls in the file")
+    if text.lstrip()[:1] == b"[":
+        return _decoded(text, list[Call], "the file")  # type: ignore[no-any-return]
+    try:
+        return [msgspec.json.decode(text, type=Call)]  # one object may take several lines
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return [
+        _decoded(line, Call, f"line {number}")
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
+
+
+def _decoded(text: bytes, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise click.UsageError(f"{where}: {error}") from None
+
+
+class _Batch:
+    """The calls, and what came of them so far."""
+
+    def __init__(self, calls: list[Call], output: Output) -> None:
+        self._calls = calls
+        self._output = output
+        self._width = max(cells(safe(call.method)) for call in calls) if calls else 0
+        self._failed = 0
+        self.answered = 0
+        self.code = 0
+
+    def run(self, client: "Client") -> None:
+        """Send them all and print the answers as they come."""
+        commands = self._commands(client)
+        for at in range(0, len(self._calls), SIZE):
+            part = self._calls[at : at + SIZE]
+            for call in part:
+                if call.method in commands and call.key is UNSET and not call.notify:
+                    call.key = _new_key()
+            with client.batch() as batch:
+                items = [_add(batch, call) for call in part]
+            for number, (call, item) in enumerate(zip(part, items, strict=True), at + 1):
+                self._print(number, call, item)
+
+    def _commands(self, client: "Client") -> set[str]:
+        """Ask which methods are commands; servers of others do not know."""
+        from duet_rpc.cli.discovery import describe_methods
+
+        discovered = describe_methods(client)
+        methods = discovered.methods if discovered is not None else []
+        return {method.name for method in methods if method.kind == "command"}
+
+    def _print(self, number: int, call: Call, item: "Item") -> None:
+        self.answered += 1
+        error = item.error()
+        key = None if call.key is UNSET else call.key
+        if isinstance(error, DuetError):
+            self._failed += 1
+            self.code = max(self.code, exit_code(error))
+        elif error is not None:
+            raise error
+        if self._output.pretty:
+            method = safe(call.method)
+            padding = " " * (self._width - cells(method))
+            said = self._said(call, item, error, key)
+            digits = len(str(len(self._calls)))
+            self._output.line(f"{number:>{digits}}  {method}{padding}  {said}")
+            return
+        answer: dict[str, Any] = {} if call.id is UNSET else {"id": call.id}
+        answer["method"] = call.method
+        if isinstance(error, DuetError):
+            answer |= as_json(error, key)
+        elif not call.notify:
+            answer["result"] = Raw(msgspec.json.format(item.result(), indent=-1))
+        self._output.value(msgspec.json.encode(answer))
+
+    def _said(self, call: Call, item: "Item", error: Exception | None, key: str | None) -> str:
+        output = self._output
+        if isinstance(error, DuetError):
+            said = [output.alarming(headline(error))]
+            data = getattr(error, "data", None)
+            said += [compact(data)] if data is not None else []
+            said += [f"key {key}"] if isinstance(error, TransportError) and key else []
+            return " ".join(said)
+        if call.notify:
+            return output.faint("sent")
+        return output.coloured(safe_json(msgspec.json.format(item.result(), indent=-1)))
+
+    def sum_up(self, no_color: bool) -> None:
+        """Say on stderr what did not succeed."""
+        total = len(self._calls)
+        if self._failed:
+            tell_failure(f"{self._failed} of {total} calls failed", no_color=no_color)
+        if self.answered < total:
+            tell_failure(f"{total - self.answered} of {total} calls not made", no_color=no_color)
+
+
+def _new_key() -> str:
+    from duet_rpc.caller import new_key
+
+    return new_key()
+
+
+def _add(batch: Any, call: Call) -> Any:
+    params = None if call.params is UNSET or call.params == Raw(b"null") else call.params
+    if call.notify:
+        return batch.notify(call.method, params)
+    if call.key is not UNSET:
+        return batch.command(call.method, params, key=call.key, returns=Raw)
+    return batch.call(call.method, params, returns=Raw)

@@ -1,0 +1,223 @@
+"""`duet-rpc call`: one call, its result on stdout."""
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duet_rpc.cli.failures import (
+    EXIT_CODES,
+    Attempt,
+    Interrupted,
+    advice,
+    exit_code,
+    failure_json,
+    headline,
+)
+from duet_rpc.cli.output import Output, compact, cut, output_options, safe, tell, tell_failure
+from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
+from duet_rpc.errors import CallTimeout, DuetError, InternalError
+
+if TYPE_CHECKING:
+    from duet_rpc.blocking import Client
+
+
+@click.command("call", cls=ReachingCommand, epilog=EXIT_CODES)
+@click.argument("words", nargs=-1, metavar="METHOD [PARAM]...")
+@click.option(
+    "--json",
+    metavar="FILE",
+    help="Take the params from a file (- for stdin), or write the object or array itself.",
+)
+@click.option("--notify", is_flag=True, help="Send a notification: nothing is answered.")
+@click.option(
+    "--command/--query",
+    "is_command",
+    default=None,
+    help="Call it as a command, with a key; or as a query, without.  [as the server describes it]",
+)
+@click.option("--key", metavar="KEY", help="The idempotency key of a command; also to retry one.")
+@reaching_options
+@output_options
+def command(
+    words: tuple[str, ...],
+    json: str | None,
+    notify: bool,
+    is_command: bool | None,
+    key: str | None,
+    timeout: float,
+    framing: str,
+    verbose: bool,
+    format_: str | None,
+    no_color: bool,
+) -> None:
+    """Call a method and print its result.
+
+    TARGET is tcp://HOST:PORT or unix:PATH. A server that talks on stdin and stdout is started by
+    its COMMAND after --, and ended afterwards.
+
+    PARAM is NAME=TEXT, or NAME:=JSON for any other value. @FILE in place of the value reads it from
+    a file, @- from stdin.
+
+    A command is sent under an idempotency key. When nobody can say whether it happened, the key is
+    shown, to send the very same command again: it happens once.
+
+    \b
+    duet-rpc call tcp://127.0.0.1:8765 notes.add text=milk tags:='["shop"]'
+    duet-rpc call unix:bank.sock bank.transfer --json transfer.json --key order-17
+    duet-rpc call add a:=1 b:=2 -- python sums.py
+    """
+    from duet_rpc.cli.items import Sources, read_params, text_items
+
+    output = Output(format_, no_color)
+    server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)
+    if not rest:
+        raise click.UsageError("which method? It comes after the server's address, or first")
+    if key is not None and is_command is False:
+        raise click.UsageError("a query has no key")
+    if notify and (key is not None or is_command):
+        raise click.UsageError("a command is not sent with --notify: it could not be answered")
+    method, *items = rest
+    params = read_params(items, json, Sources())
+    if isinstance(params, dict) and "idempotency_key" in params and key is None and not notify:
+        key = _key_of(params)
+    attempt = Attempt(method=method, key=key, sent=False, given_as_text=text_items(items))
+    call = _Call(attempt, params, is_command)
+    failure: DuetError | None = None
+    result = b""
+    try:
+        with server.client() as client:
+            result = call.notify(client) if notify else call.run(client)
+    except KeyboardInterrupt:
+        failure = Interrupted("interrupted")
+    except DuetError as error:
+        failure = error
+    finally:
+        call.clear_progress()
+    if failure is None:
+        if not notify:
+            output.value(result)
+        return
+    if attempt.key is not None:
+        attempt.retry_line = _retry_line(attempt.key)
+    _tell(failure, attempt, server, verbose=verbose, no_color=no_color)
+    if output.json_wanted:
+        output.value(failure_json(failure, attempt.key, attempt.sent))
+    sys.exit(exit_code(failure))
+
+
+class _Call:
+    """One call, which learns on the way what it calls."""
+
+    def __init__(self, attempt: Attempt, params: Any, is_command: bool | None) -> None:
+        self._attempt = attempt
+        self._params = params
+        self._is_command = is_command
+        self._shows_progress = sys.stderr.isatty()
+        self._progress_shown = False
+
+    def notify(self, client: "Client") -> bytes:
+        """Send it without waiting for anything but room."""
+        self._attempt.sent = True
+        client.notify(self._attempt.method, self._params)
+        return b""
+
+    def run(self, client: "Client") -> bytes:
+        """Call it, as a command if it is one."""
+        from msgspec import Raw
+
+        from duet_rpc.caller import new_key, params_with_key
+
+        attempt, params = self._attempt, self._params
+        is_known = False
+        if self._is_command is None and attempt.key is None:
+            self._is_command, is_known = self._look_up(client)
+        if self._is_command or attempt.key is not None:
+            attempt.key = attempt.key or new_key()
+            params = Raw(params_with_key(params, attempt.key))
+        # Only our own servers are known to bear the token that asks for news.
+        wants_news = is_known and (params is None or isinstance(self._params, dict))
+        attempt.sent = True
+        result: bytes = client.call(
+            attempt.method,
+            params,
+            returns=Raw,
+            on_progress=self._on_progress if wants_news else None,
+        )
+        return result
+
+    def _look_up(self, client: "Client") -> tuple[bool, bool]:
+        """Ask whether the method is a command, and whether the server knows it at all."""
+        from duet_rpc.cli.discovery import describe_methods
+
+        try:
+            discovered = describe_methods(client)
+        except CallTimeout:
+            raise CallTimeout(
+                "the server did not say in time what its methods are, so nothing was called;"
+                " --query or --command does without asking"
+            ) from None
+        if discovered is None:
+            return False, False
+        self._attempt.known_methods = discovered.names
+        found = discovered.find(self._attempt.method)
+        return found is not None and found.kind == "command", found is not None
+
+    def _on_progress(self, value: Any) -> None:
+        if self._shows_progress:
+            self._progress_shown = True
+            click.echo(f"\r\x1b[K{cut(_progress(value), 78)}", err=True, nl=False)
+
+    def clear_progress(self) -> None:
+        """Take the line of progress away."""
+        if self._progress_shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _progress(value: Any) -> str:
+    """Say news of progress in a line: as LSP and MCP shape them, or as they are."""
+    if not isinstance(value, dict):
+        return safe(value) if isinstance(value, str) else compact(value)
+    share = value.get("percentage")
+    done, total = value.get("progress"), value.get("total")
+    if isinstance(done, (int, float)) and isinstance(total, (int, float)) and total > 0:
+        share = 100 * done / total
+    parts = [f"{share:.0f}%"] if isinstance(share, (int, float)) else []
+    texts = (value.get("title"), value.get("message"))
+    parts += [safe(text) for text in texts if isinstance(text, str) and text]
+    return " ".join(parts) or compact(value)
+
+
+def _key_of(params: dict[str, Any]) -> str:
+    """Take the key out of the params, where it may also be given."""
+    from msgspec import Raw, ValidationError
+    from msgspec.json import decode
+
+    given = params.pop("idempotency_key")
+    try:
+        return decode(given, type=str) if isinstance(given, Raw) else str(given)
+    except ValidationError:
+        raise click.UsageError("an idempotency key is text") from None
+
+
+def _retry_line(key: str) -> str:
+    """Write our own command line again, with the key."""
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    given = any(each == "--key" or each.startswith("--key=") for each in words[:end])
+    return shlex.join(
+        ["duet-rpc", *words] if given else ["duet-rpc", *words[:end], "--key", key, *words[end:]]
+    )
+
+
+def _tell(
+    error: DuetError, attempt: Attempt, server: Server, *, verbose: bool, no_color: bool
+) -> None:
+    tell_failure(headline(error), no_color=no_color)
+    for line in advice(error, attempt):
+        tell(f"  {line}")
+    if isinstance(error, InternalError) and server.stderr and not verbose:
+        tell("The server wrote:")
+        for line in server.stderr:
+            tell(f"  | {safe(line)}")

@@ -1,0 +1,318 @@
+"""`duet-rpc commands`: what a store knows about commands, and what an operator can do about it."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duet_rpc.cli.commands_store import opened, store_option
+from duet_rpc.cli.failures import ERROR_ANSWER
+from duet_rpc.cli.output import Failed, Output, output_options, tell
+
+if TYPE_CHECKING:
+    from duet_rpc.ledger.machine import Identity, Record
+    from duet_rpc.ledger.store import Store
+
+KEPT = 86400.0
+"""Seconds that an outcome is kept, as a server keeps its own."""
+SWEPT_AT_ONCE = 500
+
+_EXIT_CODES = (
+    "Exit codes: 0 done, 1 there is no such command or it cannot be done to it, 2 used wrongly,"
+    " 3 the store cannot be used."
+)
+
+_principal = click.option(
+    "--principal", default="local", show_default=True, help="Whose command it is."
+)
+
+
+@click.group("commands", epilog=_EXIT_CODES)
+def command() -> None:
+    """See what became of commands, and settle those whose outcome is unknown.
+
+    A command whose server died in the middle of it is unknown: nobody can tell from here whether
+    its effect happened, so it is not run again by itself. An operator who has found out says so
+    with `resolve`; then every retry is answered with that.
+
+    \b
+    duet-rpc commands list --store sqlite:///bank.db --state unknown
+    duet-rpc commands show bank.transfer order-17 --store sqlite:///bank.db
+    duet-rpc commands resolve bank.transfer order-17 --result 70 --store sqlite:///bank.db
+    """
+
+
+@command.command("list", epilog=_EXIT_CODES)
+@store_option
+@click.option("--state", type=click.Choice(["unknown", "running", "done"]), help="Only these.")
+@click.option("--method", help="Only commands of this method.")
+@click.option("--principal", help="Only commands of this principal.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@output_options
+def list_(
+    store: str,
+    state: str | None,
+    method: str | None,
+    principal: str | None,
+    limit: int,
+    format_: str | None,
+    no_color: bool,
+) -> None:
+    """List commands and count them by state.
+
+    Unknown ones come first, then running ones, then done ones; of each the oldest first.
+    """
+    import msgspec
+
+    from duet_rpc.cli.commands_records import HEADER, as_json, counts_as_json, row, said_counts
+    from duet_rpc.ledger.machine import State
+
+    output = Output(format_, no_color)
+    states = [State(state)] if state else [State.UNKNOWN, State.RUNNING, State.DONE]
+    found: list[Record] = []
+    with opened(store) as records:
+        counts = records.counts()
+        # The stores filter by state alone; who asks for less looks through all of them.
+        some = method is not None or principal is not None
+        most = counts.unknown + counts.running + counts.done + limit if some else limit + 1
+        for each in states:
+            found += [
+                record
+                for record in records.records(each, most)
+                if method in (None, record.identity.method)
+                and principal in (None, record.identity.principal)
+            ]
+            if len(found) > limit:
+                break
+    shown = found[:limit]
+    if not output.pretty:
+        report = {"counts": counts_as_json(counts), "commands": list(map(as_json, shown))}
+        output.value(msgspec.json.encode(report))
+        return
+    now = time.time()
+    if shown:
+        output.table(HEADER, [row(record, now) for record in shown])
+        if len(found) > limit:
+            output.line(output.faint(f"... and more; --limit {limit * 10} shows them"))
+        output.line()
+    output.line(f"In the store: {said_counts(counts, now, output)}.")
+
+
+@command.command("show", epilog=_EXIT_CODES)
+@click.argument("method")
+@click.argument("key")
+@store_option
+@_principal
+@output_options
+def show(
+    method: str, key: str, store: str, principal: str, format_: str | None, no_color: bool
+) -> None:
+    """Show all that is known about one command."""
+    import msgspec
+
+    from duet_rpc.cli.commands_records import as_json, page
+
+    output = Output(format_, no_color)
+    identity = _identity(principal, method, key)
+    with opened(store) as records:
+        record = _look(records, identity)
+    if not output.pretty:
+        output.value(msgspec.json.encode(as_json(record)))
+        return
+    for line in page(record, time.time(), output):
+        output.line(line)
+
+
+@command.command("resolve", epilog=_EXIT_CODES)
+@click.argument("method")
+@click.argument("key")
+@click.option("--result", metavar="JSON", help="It happened, and this is its result.")
+@click.option(
+    "--error",
+    nargs=2,
+    type=(int, str),
+    metavar="CODE MESSAGE",
+    help="It ended with this error, or is to count as if it had.",
+)
+@click.option("--data", metavar="JSON", help="What stands in the error's data.")
+@store_option
+@_principal
+@output_options
+def resolve(
+    method: str,
+    key: str,
+    result: str | None,
+    error: tuple[int, str] | None,
+    data: str | None,
+    store: str,
+    principal: str,
+    format_: str | None,
+    no_color: bool,
+) -> None:
+    """Say what became of a command whose outcome is unknown.
+
+    From then on it is done: every retry under its key is answered with what is said here.
+
+    \b
+    duet-rpc commands resolve bank.transfer order-17 --result 70 --store sqlite:///bank.db
+    duet-rpc commands resolve mail.send m-4 --error 502 "Not sent" --store sqlite:///bank.db
+    """
+    import msgspec
+
+    from duet_rpc.cli.commands_records import as_json, named, said_outcome
+    from duet_rpc.ledger.machine import State
+
+    output = Output(format_, no_color)
+    outcome = _outcome(result, error, data)
+    identity = _identity(principal, method, key)
+    with opened(store) as records:
+        record = _look(records, identity)
+        if record.state is not State.UNKNOWN or not records.resolve(identity, outcome, KEPT):
+            record = _look(records, identity)
+            raise Failed(
+                f"{named(identity)} is not unknown: {_why_not(record)}",
+                ERROR_ANSWER,
+                ["Nothing was changed."],
+            )
+        record = _look(records, identity)
+    if output.pretty:
+        output.line(f"{named(identity)} is done; every retry is answered: {said_outcome(record)}")
+    else:
+        output.value(msgspec.json.encode(as_json(record)))
+
+
+@command.command("forget", epilog=_EXIT_CODES)
+@click.argument("method")
+@click.argument("key")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+@_principal
+@output_options
+def forget(
+    method: str,
+    key: str,
+    yes: bool,
+    store: str,
+    principal: str,
+    format_: str | None,
+    no_color: bool,
+) -> None:
+    """Drop the record of a command, so that its key is as good as new.
+
+    A retry that comes afterwards runs the command again. A command that runs now is not forgotten.
+    """
+    import msgspec
+
+    from duet_rpc.cli.commands_records import named
+
+    output = Output(format_, no_color)
+    identity = _identity(principal, method, key)
+    with opened(store) as records:
+        record = _look(records, identity)
+        if not yes:
+            _confirm(record)
+        if not records.forget(identity):
+            record = _look(records, identity)
+            raise Failed(
+                f"{named(identity)} cannot be forgotten: {_why_not(record)}",
+                ERROR_ANSWER,
+                ["Nothing was changed."],
+            )
+    if output.pretty:
+        output.line(f"{named(identity)} is forgotten; its key is as good as new")
+    else:
+        output.value(msgspec.json.encode({"forgotten": dict(identity._asdict())}))
+
+
+@command.command("sweep", epilog=_EXIT_CODES)
+@store_option
+@output_options
+def sweep(store: str, format_: str | None, no_color: bool) -> None:
+    """Drop the records whose time is over.
+
+    Servers do it in the background, and Redis and Valkey by themselves.
+    """
+    output = Output(format_, no_color)
+    dropped = 0
+    with opened(store) as records:
+        while True:
+            count = records.sweep(SWEPT_AT_ONCE)
+            dropped += count
+            if count < SWEPT_AT_ONCE:
+                break
+    if output.pretty:
+        output.line(f"dropped {dropped} {'record' if dropped == 1 else 'records'}")
+    else:
+        output.value(b'{"dropped":%d}' % dropped)
+
+
+def _identity(principal: str, method: str, key: str) -> "Identity":
+    from duet_rpc.ledger.machine import Identity
+
+    return Identity(principal, method, key)
+
+
+def _look(records: "Store", identity: "Identity") -> "Record":
+    """Read a record, or say whose it may be instead."""
+    from duet_rpc.cli.commands_records import named
+    from duet_rpc.cli.output import safe
+
+    record = records.look(identity)
+    if record is not None:
+        return record
+    counts = records.counts()
+    everything = records.records(None, counts.unknown + counts.running + counts.done + 1)
+    others = [r.identity.principal for r in everything if r.identity[1:] == identity[1:]]
+    raise Failed(
+        f"there is no command {named(identity)}"
+        + (" of local" if identity.principal == "local" else ""),
+        ERROR_ANSWER,
+        [f"There is one of another principal: --principal {safe(each)}" for each in others]
+        or ["Records are dropped 24 hours after their end; `duet-rpc commands list` shows all."],
+    )
+
+
+def _why_not(record: "Record") -> str:
+    from duet_rpc.cli.commands_records import in_words, said_outcome
+    from duet_rpc.ledger.machine import State
+
+    if record.state is State.DONE:
+        return f"it is done, and its outcome is {said_outcome(record)}"
+    left = record.lease_until - time.time()
+    if left > 0:
+        return f"it runs; its server has {in_words(left)} more to say that it lives"
+    return "it is safe to run again, and the next retry does so"
+
+
+def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
+    """Write the outcome as a server writes its own."""
+    import msgspec
+
+    from duet_rpc.cli.items import checked_json
+
+    if (result is None) == (error is None):
+        raise click.UsageError("say either --result JSON or --error CODE MESSAGE")
+    if result is not None:
+        if data is not None:
+            raise click.UsageError("--data belongs to --error")
+        value = checked_json(result.encode("utf-8", "surrogateescape"), "--result")
+        return b'"result":' + msgspec.json.format(value, indent=-1)
+    assert error is not None, "one of them is given"
+    code, message = error
+    member: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        member["data"] = checked_json(data.encode("utf-8", "surrogateescape"), "--data")
+    return b'"error":' + msgspec.json.encode(member)
+
+
+def _confirm(record: "Record") -> None:
+    from duet_rpc.cli.commands_records import in_words, named, said_outcome
+
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is nobody to ask; say --yes to forget it")
+    age = in_words(time.time() - record.created_at)
+    became = said_outcome(record) or "running"
+    tell(f"{named(record.identity)}: begun {age} ago, {record.state.value}: {became}")
+    if not click.confirm("Forget it? A retry would run it again.", err=True):
+        raise Failed("nothing was changed", ERROR_ANSWER)

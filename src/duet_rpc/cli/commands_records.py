@@ -1,0 +1,161 @@
+"""Records of commands as operators read them, and as their programs do."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from duet_rpc.cli.output import Output, columns, safe, safe_json
+from duet_rpc.ledger.machine import Identity, Promise, Record, State
+from duet_rpc.ledger.store import Counts
+
+_UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+
+
+def in_words(seconds: float) -> str:
+    """Say a time as people do: `3 hours`, `2 days`."""
+    for size, name in _UNITS:
+        # Up to two of a unit, the smaller one says more: 90 minutes, 36 hours.
+        if seconds >= 2 * size or (size == 1.0 and seconds >= 1):
+            count = int(seconds // size)
+            return f"{count} {name}" if count == 1 else f"{count} {name}s"
+    return "a moment"
+
+
+def moment(at: float) -> str:
+    """Write a time as ISO 8601 has it, in UTC."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def named(identity: Identity) -> str:
+    """Name a command in a sentence."""
+    whose = "" if identity.principal == "local" else f" of {safe(identity.principal)}"
+    return f"{safe(identity.method)} {safe(identity.key)}{whose}"
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """Describe a record for a program."""
+    described: dict[str, Any] = {
+        "principal": record.identity.principal,
+        "method": record.identity.method,
+        "key": record.identity.key,
+        "state": record.state.value,
+        "promise": record.promise.value,
+        "attempts": record.attempts,
+        "correlation_id": record.correlation_id,
+        "created_at": moment(record.created_at),
+        "finished_at": None if record.finished_at is None else moment(record.finished_at),
+        "expires_at": moment(record.expires_at),
+    }
+    if record.state is not State.DONE:
+        described["lease_until"] = moment(record.lease_until)
+    if record.outcome is not None:
+        described["outcome"] = outcome_object(record.outcome)
+    return described
+
+
+def outcome_object(outcome: bytes) -> Raw:
+    """Make an object of an outcome, which is kept as the member of an answer."""
+    return Raw(b"{%b}" % outcome)
+
+
+def counts_as_json(counts: Counts) -> dict[str, Any]:
+    """Describe the counts for a program."""
+    running, unknown = counts.oldest_running, counts.oldest_unknown
+    return {
+        "running": counts.running,
+        "done": counts.done,
+        "unknown": counts.unknown,
+        "oldest_running": None if running is None else moment(running),
+        "oldest_unknown": None if unknown is None else moment(unknown),
+    }
+
+
+def said_counts(counts: Counts, now: float, output: Output) -> str:
+    """Say the counts in a line; unknown ones are somebody's work."""
+    unknown = _counted(counts.unknown, "unknown", counts.oldest_unknown, now)
+    return ", ".join(
+        [
+            output.alarming(unknown) if counts.unknown else unknown,
+            _counted(counts.running, "running", counts.oldest_running, now),
+            f"{counts.done} done",
+        ]
+    )
+
+
+def _counted(count: int, state: str, oldest: float | None, now: float) -> str:
+    if oldest is None:
+        return f"{count} {state}"
+    since = f"since {in_words(now - oldest)}"
+    return f"{count} {state} ({since if count == 1 else f'the oldest {since}'})"
+
+
+def said_outcome(record: Record) -> str:
+    """Say in a line what became of a command."""
+    match record.state:
+        case State.RUNNING:
+            return ""
+        case State.UNKNOWN:
+            return "cut off; resolve it"
+    assert record.outcome is not None, "a finished record holds its outcome"
+    name, _, value = record.outcome.partition(b":")
+    shown = safe_json(msgspec.json.format(value, indent=-1))
+    if name != b'"error"':
+        return shown
+    error = msgspec.json.decode(value)
+    return f"error {error.get('code')}: {safe(str(error.get('message')))}"
+
+
+def row(record: Record, now: float) -> tuple[str, ...]:
+    """Make the row of a record in the table."""
+    principal, method, key = map(safe, record.identity)
+    age = in_words(now - record.created_at)
+    return (record.state.value, method, key, principal, age, said_outcome(record))
+
+
+HEADER = ("state", "method", "key", "principal", "age", "outcome")
+
+_PROMISES = {
+    Promise.TRANSACTIONAL: "transactional: effect and record are there together, or neither",
+    Promise.AT_MOST_ONCE: "at most once: it is never run again by itself",
+    Promise.RETRY_SAFE: "retry safe: the next retry runs it again if it was cut off",
+}
+
+
+def page(record: Record, now: float, output: Output) -> list[str]:
+    """Show everything about one record."""
+    rows = [
+        ("state", record.state.value),
+        ("principal", safe(record.identity.principal)),
+        ("promise", _PROMISES[record.promise]),
+        ("attempts", str(record.attempts)),
+        ("correlation", safe(record.correlation_id)),
+        ("begun", _ago(record.created_at, now)),
+    ]
+    if record.finished_at is not None:
+        rows.append(("finished", _ago(record.finished_at, now)))
+    elif record.lease_until > now:
+        rows.append(("lease", f"for {in_words(record.lease_until - now)} more"))
+    else:
+        rows.append(("lease", f"over since {in_words(now - record.lease_until)}"))
+    rows.append(("kept for", f"{in_words(record.expires_at - now)} more"))
+    lines = [output.strong(f"{safe(record.identity.method)} {safe(record.identity.key)}")]
+    lines += [f"  {line}" for line in columns(rows, 10_000)]
+    if record.outcome is not None:
+        value = msgspec.json.format(b"{%b}" % record.outcome, indent=2)
+        lines += ["", output.coloured(safe_json(value))]
+    elif record.state is State.UNKNOWN:
+        method, key = safe(record.identity.method), safe(record.identity.key)
+        lines += [
+            "",
+            "A run was cut off; whether its effect happened has to be found out. Then:",
+            f"  duet-rpc commands resolve {method} {key} --result JSON",
+            f"  duet-rpc commands resolve {method} {key} --error CODE MESSAGE",
+            f"  duet-rpc commands forget {method} {key}    if it did not happen and may run anew",
+        ]
+    return lines
+
+
+def _ago(at: float, now: float) -> str:
+    return f"{moment(at)}, {in_words(now - at)} ago"

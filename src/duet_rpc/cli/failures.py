@@ -1,0 +1,234 @@
+"""What a failed call means to the person who made it: an exit code, a line, and what to do next."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from duet_rpc.cli.output import compact, safe
+from duet_rpc.errors import (
+    CallTimeout,
+    ConnectFailed,
+    DeadlineExceeded,
+    DuetError,
+    InProgress,
+    InternalError,
+    InvalidAnswer,
+    InvalidParams,
+    InvalidRequest,
+    KeyReused,
+    MethodNotFound,
+    OutcomeUnknown,
+    ResultUnserializable,
+    RpcError,
+    TransportError,
+    UsageError,
+)
+
+ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5
+INTERRUPTED = 130
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 the server answered an error, 2 used wrongly (nothing was sent),"
+    " 3 no connection or lost, 4 no answer in time, 5 an answer without meaning, 130 interrupted."
+)
+
+
+class Interrupted(TransportError):
+    """The person stopped waiting."""
+
+
+class Attempt(Struct, kw_only=True):
+    """What was tried, as far as it matters for what to do next."""
+
+    method: str
+    key: str | None = None
+    sent: bool = True
+    """It may have reached the server."""
+    retry_line: str = ""
+    """The command line that sends the very same command again."""
+    given_as_text: Collection[str] = ()
+    known_methods: Sequence[str] = ()
+
+
+def exit_code(error: DuetError) -> int:
+    """Say how the process ends after this."""
+    match error:
+        case RpcError():
+            return ERROR_ANSWER
+        case UsageError():
+            return USED_WRONGLY
+        case Interrupted():
+            return INTERRUPTED
+        case CallTimeout():
+            return NO_ANSWER
+        case InvalidAnswer():
+            return BAD_ANSWER
+    return NO_CONNECTION
+
+
+def headline(error: DuetError) -> str:
+    """Say in a line what happened."""
+    if isinstance(error, RpcError):
+        return f"error {error.code}: {safe(error.message)}"
+    first, *rest = str(error).splitlines() or [""]
+    return "\n".join([safe(first), *(f"  | {safe(line)}" for line in rest)])
+
+
+def is_retryable(error: DuetError, key: str | None, sent: bool) -> bool:
+    """Tell whether sending the very same call again can help and can do no harm."""
+    match error:
+        case DeadlineExceeded():
+            return key is not None and _is_ours(error)
+        case RpcError():
+            return error.retryable and _is_ours(error)
+        case TransportError():
+            return key is not None or not sent
+    return False
+
+
+def as_json(error: DuetError, key: str | None, sent: bool = True) -> dict[str, Any]:
+    """Describe a failure for a program."""
+    described: dict[str, Any]
+    if isinstance(error, RpcError):
+        member: dict[str, Any] = {"code": error.code, "message": error.message}
+        if error.data is not None:
+            member["data"] = error.data
+        described = {"error": member}
+    else:
+        described = {"failure": _word(error), "message": str(error)}
+    described["retryable"] = is_retryable(error, key, sent)
+    if key is not None:
+        described["idempotency_key"] = key
+    return described
+
+
+def _word(error: DuetError) -> str:
+    match error:
+        case Interrupted():
+            return "interrupted"
+        case CallTimeout():
+            return "timeout"
+        case InvalidAnswer():
+            return "invalid-answer"
+        case ConnectFailed():
+            return "no-connection"
+        case UsageError():
+            return "usage"
+    return "connection-lost"
+
+
+def advice(error: DuetError, attempt: Attempt) -> list[str]:
+    """Say what the error's data tell, and what the person can do."""
+    if isinstance(error, RpcError):
+        return [*_details(error), *_after_answer(error, attempt)]
+    if isinstance(error, UsageError):
+        return []
+    if not attempt.sent:
+        return ["Nothing was called."]
+    return ["Whether it happened is not known.", *_again(attempt)]
+
+
+def _again(attempt: Attempt) -> list[str]:
+    if attempt.key is None:
+        return []
+    return [
+        "Sent again under its key it happens once, for as long as the server's store remembers it:",
+        f"  {attempt.retry_line}" if attempt.retry_line else f"  --key {attempt.key}",
+    ]
+
+
+def _details(error: RpcError) -> list[str]:
+    data = error.data
+    if data is None:
+        return []
+    if isinstance(error, InvalidParams) and isinstance(data, dict) and "expected" in data:
+        said = [f"{safe(str(data.get('param')))}: expected {safe(str(data['expected']))}"]
+        if "received" in data:
+            said.append(f"received {safe(str(data['received']))}")
+        text = ", ".join(said)
+        if isinstance(data.get("accepted"), list):
+            text += f"; accepted: {' '.join(map(compact, data['accepted']))}"
+        return [text]
+    if isinstance(data, dict):
+        if isinstance(error, InternalError) and set(data) == {"reference"}:
+            return []
+        if _is_ours(error) and set(data) == {"reason"}:
+            return []
+        if set(data) == {"detail"} and isinstance(data["detail"], str):
+            return [f"{safe(data['detail'])}"]
+    try:
+        return [compact(data)]
+    except (TypeError, ValueError):  # it came as JSON, so this cannot be; a report must not fail
+        return [safe(str(data))]
+
+
+def _is_ours(error: RpcError) -> bool:
+    """Other servers use the same codes for other things; the word in `data.reason` is ours."""
+    return error.word is not None and error.reason == error.word
+
+
+def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
+    match error:
+        case MethodNotFound():
+            return similar(attempt)
+        case InvalidParams():
+            return _about_params(error, attempt)
+        case InvalidRequest() if error.reason == "command-requires-id":
+            return ["A command is not sent with --notify: its outcome could not be answered."]
+        case InternalError():
+            reference = error.data.get("reference") if isinstance(error.data, dict) else None
+            return (
+                [f"The server's log tells why, under {safe(str(reference))}."] if reference else []
+            )
+    if not _is_ours(error):
+        return []
+    match error:
+        case InProgress():
+            return ["It still runs. Ask again in a moment.", *_again(attempt)]
+        case DeadlineExceeded():
+            return ["The server gave it no more time.", *_again(attempt)]
+        case KeyReused():
+            return ["Nothing was done: the key stands for another command. Take a new key."]
+        case OutcomeUnknown():
+            return [
+                "A run was cut off, and nobody can know whether its effect happened; it is not run"
+                " again.",
+                "Find out, and tell the store:"
+                f" duet-rpc commands resolve {attempt.method} {attempt.key or 'KEY'} --store URL",
+            ]
+        case ResultUnserializable():
+            return ["It happened; only its result cannot be sent."]
+    if error.retryable:
+        again = _again(attempt)
+        return ["Nothing was done. It can be sent again.", *again[1:]]
+    return []
+
+
+def similar(attempt: Attempt) -> list[str]:
+    """Say which methods may have been meant."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(attempt.method, attempt.known_methods, n=3, cutoff=0.5)
+    if not close:
+        last = attempt.method.rpartition(".")[2]
+        close = [name for name in attempt.known_methods if name.rpartition(".")[2] == last][:3]
+    if close:
+        return [f"Did you mean {' or '.join(map(safe, close))}?"]
+    return ["`duet-rpc list` shows what there is."]
+
+
+def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
+    data = error.data if isinstance(error.data, dict) else {}
+    if error.reason == "idempotency-key-missing":
+        return ["Give one with --key KEY, or have one made with --command."]
+    param = str(data.get("param"))
+    if param in attempt.given_as_text and "string" not in str(data.get("expected")):
+        return [f"{safe(param)}=... is text; write {safe(param)}:=... for other values."]
+    return [f"`duet-rpc describe` shows what {safe(attempt.method)} takes."]
+
+
+def failure_json(error: DuetError, key: str | None = None, sent: bool = True) -> bytes:
+    """Encode `as_json`."""
+    return msgspec.json.encode(as_json(error, key, sent))

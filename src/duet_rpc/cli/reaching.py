@@ -1,0 +1,131 @@
+"""How a command reaches its server: at an address, or as a process that it starts after `--`.
+
+    duet-rpc call tcp://127.0.0.1:8765 add a:=1 b:=2
+    duet-rpc call add a:=1 b:=2 -- python sums.py
+
+What a started server writes to its stderr is its own affair: it is shown when it dies, when it
+fails unforeseen, and with `--verbose`. There is no event loop here: a person waits for the start.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from duet_rpc.cli.output import safe, tell
+from duet_rpc.errors import UsageError
+
+if TYPE_CHECKING:
+    from duet_rpc.blocking import Client
+    from duet_rpc.transports.links import Opener
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONNECT_TIMEOUT = 10.0
+MAX_TAIL = 20
+_SERVER = "duet_rpc.server"
+_ADDRESSES = ("tcp:", "unix:")
+
+_OPTIONS = (
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for the answer; inf for as long as the connection lives.",
+    ),
+    click.option(
+        "--framing",
+        type=click.Choice(["lsp", "ndjson"]),
+        default="lsp",
+        show_default=True,
+        help="How messages are told apart: by Content-Length headers, or one a line.",
+    ),
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Show what a server after -- writes to its stderr."
+    ),
+)
+
+
+def reaching_options(command: F) -> F:
+    """Give a command the options of everything that talks to a server."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+class ReachingCommand(click.Command):
+    """A command whose words after `--` start a server. Its `words` are read by `Server.of`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands after the first `--` apart: none of it is ours to read."""
+        if "--" in args:
+            at = args.index("--")
+            args, server = args[:at], args[at + 1 :]
+            if not server and not ctx.resilient_parsing:
+                raise click.UsageError("after -- comes the command of a server", ctx)
+            ctx.meta[_SERVER] = server
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show both forms."""
+        [words] = [param for param in self.params if param.name == "words"]
+        assert isinstance(words, click.Argument) and words.metavar is not None
+        formatter.write_usage(ctx.command_path, f"[OPTIONS] TARGET {words.metavar}")
+        formatter.write_usage(
+            ctx.command_path, f"[OPTIONS] {words.metavar} -- COMMAND...", prefix="       "
+        )
+
+
+class Server:
+    """The server that a command line names, and how to talk to it."""
+
+    def __init__(self, opener: "Opener", timeout: float, framing: str) -> None:
+        self._opener = opener
+        self._framing = framing
+        self.timeout = None if timeout == float("inf") else timeout
+        self.stderr: deque[str] = deque(maxlen=MAX_TAIL)
+        """The last lines that a started server wrote to its stderr."""
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], *, timeout: float, framing: str, verbose: bool
+    ) -> "tuple[Server, list[str]]":
+        """Find the server that is meant, and the words that are left."""
+        from duet_rpc.transports.links import ChildOpener, SocketOpener
+
+        command = click.get_current_context().meta.get(_SERVER)
+        if command is None:
+            target, *rest = words or [""]
+            return cls(_at_address(target, timeout, SocketOpener), timeout, framing), rest
+        if words and words[0].startswith(_ADDRESSES):
+            raise click.UsageError("give the server's address or its command after --, not both")
+
+        def on_stderr(line: str) -> None:
+            server.stderr.append(line)
+            if verbose:
+                tell(safe(line))
+
+        server = cls(ChildOpener(command, on_stderr=on_stderr), timeout, framing)
+        return server, list(words)
+
+    def client(self) -> "Client":
+        """Make a client, to be used with `with`."""
+        from duet_rpc.blocking import Client
+
+        framing: Any = self._framing
+        return Client(self._opener, timeout=self.timeout, framing=framing)
+
+
+def _at_address(target: str, timeout: float, opener: Any) -> "Opener":
+    try:
+        found: Opener = opener(target, timeout=min(timeout, CONNECT_TIMEOUT))
+    except UsageError:
+        raise click.UsageError(
+            "which server? Begin with tcp://HOST:PORT or unix:PATH, or end with"
+            " -- and the command that starts it"
+            + (f" ({target!r} is no address)" if target else "")
+        ) from None
+    return found

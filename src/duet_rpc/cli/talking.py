@@ -1,0 +1,31 @@
+"""The boundary around a talk with a server: what goes wrong there ends the command."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from duet_rpc.cli.failures import Interrupted, exit_code, failure_json, headline
+from duet_rpc.cli.output import Failed, Output
+from duet_rpc.errors import DuetError
+
+if TYPE_CHECKING:
+    from duet_rpc.blocking import Client
+    from duet_rpc.cli.reaching import Server
+
+
+@contextmanager
+def talking(server: "Server", output: Output) -> "Iterator[Client]":
+    """Open a client for questions that change nothing."""
+    try:
+        with server.client() as client:
+            yield client
+    except KeyboardInterrupt:
+        raise _failed(Interrupted("interrupted"), output) from None
+    except DuetError as error:
+        raise _failed(error, output) from None
+
+
+def _failed(error: DuetError, output: Output) -> Failed:
+    if output.json_wanted:
+        output.value(failure_json(error, sent=False))
+    return Failed(headline(error), exit_code(error))
