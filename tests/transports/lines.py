@@ -148,6 +148,8 @@ def serving(
     **options: Any,
 ) -> "Iterator[Serving]":
     """Serve on a socket in this process, on a loop of its own."""
+    served.gate.clear()
+    served.waiting.clear()
     started = threading.Event()
     log = tmp_path / "log"
     server = Server(served.service, policy=policy)
@@ -171,8 +173,7 @@ def serving(
         finally:
             served.gate.set()
             future.cancel()
-    served.gate.clear()
-    server.close()
+            server.close()
 
 
 class Serving:

@@ -19,6 +19,8 @@ from duet_rpc.service import Service
 service = Service("test")
 gate = threading.Event()
 """Opens the handler `wait`."""
+waiting = threading.Event()
+"""The handler `wait` has begun."""
 ran: list[str] = []
 """What `effect` was asked to do."""
 
@@ -51,6 +53,7 @@ async def nap(seconds: float) -> float:
 @service.query
 def wait() -> str:
     """Answer when the test lets it."""
+    waiting.set()
     return "open" if gate.wait(60) else "closed"
 
 
