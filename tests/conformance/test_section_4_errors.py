@@ -1,0 +1,229 @@
+"""Contract, section 4: the table of errors, and what error replies never hold."""
+
+import json
+from typing import Any
+
+import pytest
+
+from duet_rpc.errors import INVALID_REQUEST_REASONS, DeadlineExceeded, RpcError, UsageError
+from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
+from duet_rpc.service import Service
+from tests.conformance.specimen import specimen
+from tests.helpers import Line, Wire, data_of, exchange, notification, refusal, request, result
+
+ALL = [SPEC, EDITOR, AGENT, DEVELOPMENT, PRODUCTION]
+every_preset = pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)
+
+
+def one(policy: Policy, body: bytes) -> bytes:
+    (answer,) = exchange(policy, specimen(), body)
+    return answer
+
+
+@every_preset
+def test_parse_error(policy: Policy) -> None:
+    assert refusal(one(policy, b"{")) == (-32700, "Parse error", None, None)
+
+
+BATCH_OF_THREE = b"[%b]" % b",".join([request("echo")] * 3)
+
+REASONS: dict[str, tuple[Policy, bytes]] = {
+    "bad-charset": (
+        SPEC,
+        Wire(b"Content-Type: application/vscode-jsonrpc;charset=x\r\nContent-Length: 0\r\n\r\n"),
+    ),
+    "batch-not-supported": (EDITOR, BATCH_OF_THREE),
+    "batch-too-large": (replace(SPEC, max_batch=2), BATCH_OF_THREE),
+    "command-requires-id": (DEVELOPMENT, notification("pay")),
+    "header-too-large": (SPEC, Wire(b"x" * 9000)),
+    "invalid-content-length": (SPEC, Wire(b"Content-Length: x\r\n\r\n")),
+    "invalid-envelope": (SPEC, b"{}"),
+    "invalid-id-type": (SPEC, request("echo", id=True)),
+    "notification-not-allowed": (DEVELOPMENT, notification("echo")),
+    "oversize": (SPEC, Wire(b"Content-Length: 999999999\r\n\r\n")),
+    "unsupported-content-type": (SPEC, Wire(b"Content-Type: a/b\r\nContent-Length: 0\r\n\r\n")),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_invalid_request_says_why_in_one_word_and_what_to_do(reason: str) -> None:
+    policy, sent = REASONS[reason]
+    answer = one(policy, sent)
+    found = refusal(answer)
+    assert (found.code, found.reason, found.id) == (-32600, reason, None)
+    assert len(data_of(answer)["detail"]) > 10
+
+
+def test_the_words_are_a_closed_list() -> None:
+    assert set(REASONS) | {"duplicate-id"} == INVALID_REQUEST_REASONS
+
+
+@every_preset
+def test_method_not_found_is_never_silence(policy: Policy) -> None:
+    answer = one(policy, request("foobar", id="x"))
+    assert refusal(answer) == (-32601, "Method not found", None, "x")
+    assert data_of(answer)["detail"]
+
+
+@every_preset
+@pytest.mark.parametrize(
+    ("method", "params", "data"),
+    [
+        (
+            "subtract",
+            {"minuend": 1},
+            {"param": "subtrahend", "expected": "integer", "received": "nothing"},
+        ),
+        ("subtract", [1], {"param": "subtrahend", "expected": "integer", "received": "nothing"}),
+        (
+            "subtract",
+            [1, "2"],
+            {"param": "subtrahend", "expected": "integer", "received": "string"},
+        ),
+        ("subtract", [1, 2, 3], {"param": "params", "expected": "at most 2 values"}),
+        (
+            "subtract",
+            {"minuend": 1, "subtrahend": 2, "x": 3},
+            {"param": "x", "expected": "no such parameter (known: minuend, subtrahend)"},
+        ),
+        (
+            "level",
+            ["loud"],
+            {
+                "param": "level",
+                "expected": '"debug" | "info"',
+                "received": '"loud"',
+                "accepted": ["debug", "info"],
+            },
+        ),
+        ("level", {"level": "info", "note": {}}, {"param": "note.id", "received": "nothing"}),
+        ("sum", [1, None], {"param": "numbers[1]", "expected": "integer", "received": "null"}),
+        ("sum", {"a": 1}, {"param": "params", "expected": "array", "received": "object"}),
+    ],
+)
+def test_invalid_params_say_which_what_and_what_came(
+    policy: Policy, method: str, params: Any, data: dict[str, Any]
+) -> None:
+    answer = one(policy, request(method, params, id=3))
+    assert refusal(answer) == (-32602, "Invalid params", None, 3)
+    found = data_of(answer)
+    assert set(found) >= {"param", "expected", "received"}
+    assert {name: found[name] for name in data} == data
+    assert ("accepted" in found) == (method == "level" and params == ["loud"])
+
+
+def test_a_missing_or_invalid_key_is_told_under_invalid_params() -> None:
+    assert refusal(one(PRODUCTION, request("pay"))).reason == "idempotency-key-missing"
+    bad = request("pay", {"idempotency_key": 5})
+    assert refusal(one(DEVELOPMENT, bad)) == (
+        -32602,
+        "Invalid params",
+        "idempotency-key-invalid",
+        1,
+    )
+
+
+@every_preset
+def test_an_unforeseen_exception_is_a_reference_that_stands_in_the_log(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    (answer,) = line.send(request("fail"))
+    assert json.loads(answer)["error"] == {
+        "code": -32603,
+        "message": "Internal error",
+        "data": {"reference": "ref-1"},
+    }
+    (entry,) = line.log.lines
+    assert entry.severity == "error" and entry.fields["reference"] == "ref-1"
+    # The server lives on.
+    assert result(line.send(request("echo", ["still here"]))[0]) == "still here"
+
+
+@every_preset
+def test_a_result_that_cannot_be_sent(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    (answer,) = line.send(request("unserializable"))
+    found = refusal(answer)
+    assert (found.code, found.reason) == (-32016, "result-unserializable")
+    assert isinstance(line.log.failures[0].__cause__, TypeError)
+
+
+def test_overloaded_says_when_to_come_back() -> None:
+    line = Line(replace(EDITOR, max_queued=1), specimen(), held={"hold"})
+    line.send(request("hold", id=1), request("hold", id=2))
+    line.connection.refuse()
+    (answer,) = line.send(request("hold", id=3))
+    assert refusal(answer) == (-32017, "Overloaded", "overloaded", 3)
+    assert data_of(answer)["retry_after_ms"] > 0
+
+
+def test_shutting_down() -> None:
+    line = Line(EDITOR, specimen())
+    line.connection.closing = True
+    assert refusal(line.send(request("echo", id=3))[0]) == (
+        -32018,
+        "Shutting down",
+        "shutting-down",
+        3,
+    )
+
+
+def test_deadline_exceeded() -> None:
+    line = Line(AGENT, specimen(), held={"hold"})
+    line.send(request("hold", id=3))
+    line.connection.abandon(line.host.open[0], DeadlineExceeded())
+    assert refusal(line.answers()[0]) == (-32019, "Deadline exceeded", "deadline-exceeded", 3)
+
+
+@every_preset
+def test_an_error_of_ones_own(policy: Policy) -> None:
+    answer = one(policy, request("gone", id=3))
+    assert json.loads(answer)["error"] == {"code": 410, "message": "Gone", "data": {"id": 7}}
+
+
+def test_own_codes_lie_outside_the_reserved_ones() -> None:
+    with pytest.raises(UsageError):
+        type("Mine", (RpcError,), {"code": -32001, "__module__": "mine"})
+
+
+class Leaky:
+    """Has its secrets in its text."""
+
+    def __repr__(self) -> str:
+        return "token=hunter2"
+
+
+def leaking() -> Service:
+    service = Service()
+
+    @service.query
+    def text() -> None:
+        raise RuntimeError("token=hunter2 in /home/somebody/.netrc")
+
+    @service.query
+    def chain() -> None:
+        try:
+            raise KeyError("hunter2")
+        except KeyError as error:
+            raise ValueError(repr(Leaky())) from error
+
+    @service.query(name="result")
+    def unserializable() -> Any:
+        return {"password": Leaky()}
+
+    @service.query
+    def data() -> None:
+        raise RpcError("declared", code=5, data=Leaky())
+
+    @service.query
+    def group() -> None:
+        raise ExceptionGroup("hunter2", [ValueError("hunter2")])
+
+    return service
+
+
+@every_preset
+@pytest.mark.parametrize("method", ["text", "chain", "result", "data", "group"])
+def test_error_replies_hold_no_text_of_unforeseen_exceptions(policy: Policy, method: str) -> None:
+    (answer,) = exchange(policy, leaking(), request(method))
+    for secret in (b"hunter2", b"/home", b"Traceback", b"Error:", b"File", b".py", b"line "):
+        assert secret not in answer
