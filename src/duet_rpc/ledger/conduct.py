@@ -134,12 +134,12 @@ class Conductor:
                 answer = await steps.submit(claim)
             except BaseException:
                 # The claim may have been committed and only its answer lost.
-                self._heart.owe(Release(command.identity, flight.owner))
+                self._heart.owe(Release(flight.identity, flight.owner))
                 raise
             match answer:
                 case Claimed(token, attempt):
                     correlation_id = command.correlation_id
-                    beat = Beat(command.identity, token, flight.owner, correlation_id, asked)
+                    beat = Beat(flight.identity, token, flight.owner, correlation_id, asked)
                     return beat, attempt
                 case Busy(lease_left):
                     await self._wait_elsewhere(steps, flight, lease_left, give_up)
@@ -170,7 +170,7 @@ class Conductor:
         give_up = time.monotonic() + self._wait
         while record is not None and record.state is State.RUNNING:
             await self._wait_elsewhere(steps, flight, self._lease, give_up)
-            record = await steps.call(self._store.look, command.identity)
+            record = await steps.call(self._store.look, flight.identity)
         if record is not None and record.fingerprint == command.fingerprint:
             if record.outcome is not None:
                 return record.outcome
@@ -228,7 +228,7 @@ class Conductor:
                 raise in_progress(lease_end - now)
             await steps.pause(min(pause, give_up - now))
             pause = min(pause * 2, LAST_POLL)
-            record = await steps.call(self._store.look, flight.command.identity)
+            record = await steps.call(self._store.look, flight.identity)
             if record is None or record.state is not State.RUNNING:
                 return
         if time.monotonic() >= give_up:

@@ -20,6 +20,7 @@ class Flight:
     def __init__(self, flights: "Flights", command: Command, owner: str):
         self._flights = flights
         self.command = command
+        self.identity = command.identity
         self.owner = owner
         self.ended: Ended = None
         self.has_landed = False
@@ -80,17 +81,18 @@ class Flights:
 
     def board(self, command: Command, owner: str) -> Flight:
         """Join the flight of a command, or start it: then its owner is the one given."""
+        identity = command.identity
         with self._lock:
-            flight = self._flights.get(command.identity)
+            flight = self._flights.get(identity)
             if flight is None:
-                flight = self._flights[command.identity] = Flight(self, command, owner)
+                flight = self._flights[identity] = Flight(self, command, owner)
             return flight
 
     def remove(self, flight: Flight) -> None:
         """Take a flight off the list."""
         with self._lock:
-            if self._flights.get(flight.command.identity) is flight:
-                del self._flights[flight.command.identity]
+            if self._flights.get(flight.identity) is flight:
+                del self._flights[flight.identity]
 
     def get(self, identity: Identity) -> Flight | None:
         """Find the flight of a command, if there is one."""

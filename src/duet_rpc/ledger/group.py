@@ -91,24 +91,28 @@ class Group:
             followers = self._queue[: MAX_GROUP - 1]
             del self._queue[: MAX_GROUP - 1]
         tickets = [ticket, *followers]
-        # What an interrupt of the leading thread leaves to the others; they may ask again.
-        answers: list[Answer | Exception] = [StoreUnavailable()] * len(tickets)
         try:
             answers = self._commit([each.operation for each in tickets])
             assert len(answers) == len(tickets), "a store answers every operation"
         except Exception as error:
             answers = [error] * len(tickets)
-        finally:
-            for each, answer in zip(tickets, answers, strict=True):
-                each.answer = answer
-            # The successor starts first: its commit then runs while the others are being woken.
-            with self._lock:
-                successor = self._queue.pop(0) if self._queue else None
-                self._led = successor is not None
-            if successor is not None:
-                successor.promote(self)
-            for each in followers:
-                each.wake()
+        except BaseException:
+            # The leading thread was interrupted; the others know no more than that.
+            self._settle(tickets, [StoreUnavailable()] * len(tickets))
+            raise
+        self._settle(tickets, answers)
+
+    def _settle(self, tickets: list[Ticket], answers: list[Answer | Exception]) -> None:
+        for ticket, answer in zip(tickets, answers, strict=True):
+            ticket.answer = answer
+        # The successor starts first: its commit then runs while the others are being woken.
+        with self._lock:
+            successor = self._queue.pop(0) if self._queue else None
+            self._led = successor is not None
+        if successor is not None:
+            successor.promote(self)
+        for ticket in tickets[1:]:
+            ticket.wake()
 
 
 def outcome_of(ticket: Ticket) -> Answer:
