@@ -253,7 +253,10 @@ class Calls:
             pass  # a whole batch was refused
         elif response.error is None:
             waiter.settle(response.result, None)
-        elif response.result is None and (error := decode_error(response.error)) is not None:
+        elif (
+            response.result in (None, NULL)  # JSON-RPC 1.0 had both members, and peers still do
+            and (error := decode_error(response.error)) is not None
+        ):
             waiter.settle(None, error)
         else:
             waiter.settle(None, InvalidAnswer("the answer has no valid result or error"))

@@ -219,7 +219,8 @@ class Scripted:
     It is an opener; each connection runs the next script, on a thread, with a `Peer`.
     """
 
-    def __init__(self, *scripts: "Callable[[Peer], object]") -> None:
+    def __init__(self, *scripts: "Callable[[Peer], object]", is_network: bool = False) -> None:
+        self._is_network = is_network
         self._scripts = list(scripts)
         self._threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
@@ -236,7 +237,7 @@ class Scripted:
         channel = Channel.over(ours)
         return Link(
             channel,
-            is_network=False,
+            is_network=self._is_network,
             loss=lambda: ConnectionLost("the script is over"),
             end=channel.close,
         )
