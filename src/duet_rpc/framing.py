@@ -182,6 +182,7 @@ class HeaderFraming:
         in_body = self._state is not HeaderFraming._header and self._missing > 0
         self._state = HeaderFraming._tail if in_body else HeaderFraming._lost
         self._held, self._body, self._room = b"", bytearray(), bytearray()
+        self._after_body = False
         return True
 
     def space(self) -> memoryview | None:
@@ -296,7 +297,6 @@ class HeaderFraming:
             advice = "send less at once"
             self._refusal = _refusal("oversize", advice, limit=limit, length=length)
         self._missing = length
-        self._after_body = False
         if self._refusal is not None:
             events.append(self._refusal)
             self._state = HeaderFraming._skip if length else HeaderFraming._between

@@ -314,6 +314,10 @@ REFUSED: dict[str, tuple[bytes, Seen]] = {
         HeaderFraming.encode(BODY) + b"}" + header(b"Content-Length: -1") + b"}",
         [BODY, STRAY, NO_HEADER],
     ),
+    "stray bytes, a header over the limit": (
+        HeaderFraming.encode(BODY) + b"}Content-Length: ".ljust(MAX_HEADER_BYTES + 1, b"1"),
+        [BODY, STRAY, TOO_LARGE],
+    ),
     # Too many lines.
     "too many header lines": (
         header(b"Content-Length: " + N, *[b"X: 1"] * MAX_HEADER_LINES) + BODY,
@@ -546,6 +550,12 @@ def test_the_rest_of_a_frame_that_was_given_up_is_dropped(rest: bytes) -> None:
 
 def test_no_more_than_the_missing_bytes_are_dropped() -> None:
     assert feed(expired(PART), REST + b"?" + GOOD) == [NO_HEADER, NEXT]
+
+
+def test_what_follows_a_frame_that_was_given_up_does_not_follow_a_body() -> None:
+    framing = HeaderFraming()
+    feed(framing, HeaderFraming.encode(b"x" * 30) * 2)
+    assert feed(expired(PART, framing), REST + b"}") == [NO_HEADER]
 
 
 def test_the_rest_may_be_shorter_than_the_beginning_of_a_header() -> None:
@@ -947,6 +957,17 @@ def test_the_limits_hold_for_both_choices() -> None:
     assert feed(limited(), b"{    }\n") == [OVERSIZE]
     assert feed(limited(), b"Content-Length: 6\r\n\r\n") == [OVERSIZE]
     assert feed(limited(), b"X: " + b"a" * 30) == [TOO_LARGE]
+
+
+def test_the_limits_are_generous_by_default() -> None:
+    assert MAX_MESSAGE_BYTES == 10 * 1024 * 1024
+    assert MAX_HEADER_BYTES == 8 * 1024
+    assert MAX_HEADER_LINES == 32
+    for make in (HeaderFraming, AutoFraming):
+        assert feed(make(), b"Content-Length: 10485760\r\n\r\n") == []
+        assert feed(make(), b"Content-Length: 10485761\r\n\r\n") == [OVERSIZE]
+    assert feed(LineFraming(), b"x" * 10485760) == []
+    assert feed(LineFraming(), b"x" * 10485761) == [OVERSIZE]
 
 
 def test_a_framing_has_a_name() -> None:
