@@ -222,11 +222,16 @@ class Process:
             return self._log.decode("utf-8", "replace")
 
     def wait_for_log(self, text: str) -> str:
-        """Wait until a text stands in its log; return the line."""
+        """Wait until a text stands in its log; return the whole line."""
+
+        def line() -> str | None:
+            whole = self._log[: self._log.rfind(b"\n") + 1].decode("utf-8", "replace")
+            return next((line for line in whole.splitlines() if text in line), None)
+
         with self._changed:
-            found = self._changed.wait_for(lambda: text.encode() in self._log, PATIENCE)
-        assert found, f"no {text!r} in the log:\n{self.log}"
-        return next(line for line in self.log.splitlines() if text in line)
+            found = self._changed.wait_for(line, PATIENCE)
+        assert found is not None, f"no {text!r} in the log:\n{self.log}"
+        return found
 
     # The end.
 
