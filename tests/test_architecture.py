@@ -19,7 +19,7 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "stats"),
+    ("errors", "version", "stats", "collector"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service"),
     ("dispatch", "openrpc", "calls"),
@@ -43,6 +43,7 @@ FETCHED_WHEN_CALLED = {
 # Bytes in, values out: these modules neither wait nor log, and time comes in from outside.
 PURE = (
     "errors",
+    "collector",
     "messages",
     "framing",
     "policy",

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from duet_rpc.calls import encode_params
+from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import (
     CallTimeout,
     DeadlineExceeded,
@@ -344,7 +345,7 @@ def decoder(returns: Any) -> Decode:
 
     def decode_result(raw: Any) -> Any:
         try:
-            return decode(raw)
+            return decode(raw) if len(raw) < LARGE else decode_large(decode, raw)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise InvalidAnswer(f"the result is not what was asked for: {error}") from None
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, Union
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -352,7 +353,7 @@ class Dispatcher:
 
         def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
             try:
-                message = decode(body)
+                message = decode(body) if len(body) < LARGE else decode_large(decode, body)
             except BaseException:  # also out of a type's own check; the long way says what it is
                 if max_batch and body[:1] == b"[" and body.count(b",") < _SMALL_BATCH:
                     return answer_batch(body, decode_batch, connection_id)

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, is_transaction
 from duet_rpc.errors import UsageError
 from duet_rpc.wording import accepted_values, explain, invalid, type_name
@@ -107,13 +108,13 @@ class Parameters:
                 return Bound([]) if self.rest is not UNSET else self._bound(self._by_name(b"{}"))
             if params[0] == 0x5B:  # an array
                 if self.rest is not UNSET:
-                    return Bound(self._rest(params))
+                    return Bound(_decoded(self._rest, params))
                 if self._only_named:
                     raise invalid("params", "object", "array")
-                return self._bound(self._by_position(params))
+                return self._bound(_decoded(self._by_position, params))
             if self.rest is not UNSET:
                 raise invalid("params", "array", "object")
-            return self._bound(self._by_name(params))
+            return self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError as error:
             raise explain(
                 error, params or b"{}", self._hints, self._positions, self._rest_name
@@ -171,6 +172,10 @@ def _default(value: Any) -> Any:
         case msgspec.Struct():
             return msgspec.field(default_factory=lambda: msgspec.structs.replace(value))
     return value
+
+
+def _decoded(decode: Callable[[Any], Any], params: bytes) -> Any:
+    return decode(params) if len(params) < LARGE else decode_large(decode, params)
 
 
 def _read(
