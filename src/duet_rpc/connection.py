@@ -291,7 +291,7 @@ class Connection:
             return arrived.popleft()
         encode = self.framing.encode
         send: Callable[[bytes], None] = self._host.write if self._join == 1 else self.send
-        while arrived and not self.congested:
+        while arrived and not (self.congested or self.closing):
             body = arrived.popleft()
             if body.__class__ is Fault:
                 return body
