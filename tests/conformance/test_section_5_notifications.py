@@ -1,0 +1,107 @@
+"""Contract, section 5: notifications are never answered and never end anything."""
+
+import pytest
+
+from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy
+from tests.conformance.specimen import specimen
+from tests.helpers import Line, exchange, notification, refusal, request, result
+
+ALL = [SPEC, EDITOR, AGENT, DEVELOPMENT, PRODUCTION]
+STRICT = [DEVELOPMENT, PRODUCTION]
+LENIENT = [SPEC, EDITOR, AGENT]
+
+
+def name(policy: Policy) -> str:
+    return policy.name
+
+
+every_preset = pytest.mark.parametrize("policy", ALL, ids=name)
+strict = pytest.mark.parametrize("policy", STRICT, ids=name)
+lenient = pytest.mark.parametrize("policy", LENIENT, ids=name)
+
+
+@every_preset
+def test_a_notification_is_run_and_not_answered(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    assert line.send(notification("touch", [7]), notification("touch", {"value": 8})) == []
+    assert result(line.send(request("seen"))[0]) == [7, 8]
+
+
+@every_preset
+def test_an_unknown_method_is_logged_at_warn(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    assert line.send(notification("foobar")) == []
+    (entry,) = line.log.lines
+    assert (entry.severity, entry.fields["method"]) == ("warn", "foobar")
+
+
+@every_preset
+def test_bad_params_are_logged_at_error(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    assert line.send(notification("touch", [1, 2])) == []
+    (entry,) = line.log.lines
+    assert (entry.severity, entry.text, entry.fields["method"]) == (
+        "error",
+        "Invalid params",
+        "touch",
+    )
+
+
+@lenient
+@pytest.mark.parametrize("method", ["fail", "gone", "unserializable"])
+def test_a_failing_handler_is_logged_at_error(policy: Policy, method: str) -> None:
+    line = Line(policy, specimen())
+    assert line.send(notification(method)) == []
+    if policy is not EDITOR or method != "unserializable":
+        assert line.log.lines and {entry.severity for entry in line.log.lines} == {"error"}
+    assert result(line.send(request("echo", [1]))[0]) == 1
+
+
+@lenient
+def test_commands_and_queries_take_notifications(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    sent = [notification("pay", [3]), notification("notify_hello", [4]), notification("fire", [5])]
+    assert line.send(*sent) == []
+    assert result(line.send(request("seen"))[0]) == [3, 4, 5]
+
+
+@strict
+@pytest.mark.parametrize("method", ["pay", "fire"])
+def test_a_command_without_id_is_an_invalid_request(policy: Policy, method: str) -> None:
+    line = Line(policy, specimen())
+    (answer,) = line.send(notification(method, {"idempotency_key": "k"}))
+    assert refusal(answer) == (-32600, "Invalid Request", "command-requires-id", None)
+    assert result(line.send(request("seen"))[0]) == []
+
+
+@strict
+def test_a_command_with_a_null_id_is_refused_likewise(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    (answer,) = line.send(request("pay", {"idempotency_key": "k"}, id=None))
+    assert refusal(answer) == (-32600, "Invalid Request", "command-requires-id", None)
+    assert result(line.send(request("seen"))[0]) == []
+
+
+@strict
+def test_a_query_that_does_not_allow_it_takes_no_notification(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    (answer,) = line.send(notification("notify_hello", [4]))
+    assert refusal(answer) == (-32600, "Invalid Request", "notification-not-allowed", None)
+    assert result(line.send(request("seen"))[0]) == []
+
+
+@strict
+def test_a_query_with_a_null_id_is_a_request(policy: Policy) -> None:
+    assert exchange(policy, specimen(), request("get_data", id=None)) == [
+        b'{"jsonrpc":"2.0","id":null,"result":["hello",5]}'
+    ]
+
+
+@every_preset
+def test_a_notification_waits_its_turn(policy: Policy) -> None:
+    line = Line(policy, specimen(), held={"hold"})
+    held = [request("hold", id=n) for n in range(policy.max_in_flight)]
+    line.send(*held, notification("touch", [7]))
+    assert line.running == [b"%d" % n for n in range(policy.max_in_flight)]
+    line.release_all()
+    assert result(line.send(request("seen"))[0]) == [7]
