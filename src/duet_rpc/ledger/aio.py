@@ -10,6 +10,7 @@ end.
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -130,7 +131,7 @@ class LoopSteps:
 
     async def end(self, ends: Callable[[], T | Awaitable[T]]) -> T:
         """See `Steps.end`."""
-        if asyncio.iscoroutinefunction(getattr(ends, "func", ends)):
+        if inspect.iscoroutinefunction(getattr(ends, "func", ends)):
             ended: T = await ends()  # type: ignore[misc]
             return ended
         loop = asyncio.get_running_loop()
