@@ -5,8 +5,9 @@ called once and never again. The kinds decide how a lost call is retried, so the
 interface.
 """
 
+import collections.abc
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from duet_rpc.errors import UsageError
 from duet_rpc.service import Kind, Service
@@ -71,7 +72,8 @@ def make_proxy(client: Client, interface: Any, name: str) -> Any:
         }
         return _Proxy(interface.name or "the service", methods)
     methods = {}
-    for attribute, function in vars(interface).items():
+    for attribute in dir(interface):
+        function = getattr(interface, attribute)
         if attribute.startswith("_") or not hasattr(function, "__code__"):
             continue
         code = function.__code__
@@ -82,13 +84,20 @@ def make_proxy(client: Client, interface: Any, name: str) -> Any:
             f"{name}.{attribute}" if name else attribute,
             getattr(function, _KIND, None),
             parameters,
-            hints.get("return", Any),
+            _awaited(hints.get("return", Any)),
         )
     if not methods:
         raise UsageError(
             f"{interface!r} has no methods to call; give a Protocol class or a Service"
         )
     return _Proxy(interface.__name__, methods)
+
+
+def _awaited(hint: Any) -> Any:
+    """Say what comes of awaiting it, for interfaces that spell out their awaitables."""
+    if get_origin(hint) in (collections.abc.Awaitable, collections.abc.Coroutine):
+        return get_args(hint)[-1]
+    return hint
 
 
 def _calling(

@@ -69,7 +69,7 @@ class Face(Protocol):
 
     name: str
 
-    def connect(self, service: Service, **options: Any) -> Driver:
+    def connect(self, service: Service, /, **options: Any) -> Driver:
         """Make a client of a service in memory."""
         ...
 
@@ -128,7 +128,7 @@ class AsyncFace:
         self._stack = stack
         self._loop = stack.enter_context(loop_in_thread())
 
-    def connect(self, service: Service, **options: Any) -> AsyncDriver:
+    def connect(self, service: Service, /, **options: Any) -> AsyncDriver:
         async def enter() -> tuple[Any, Client]:
             context = testing.connect(service, **options)
             return context, await context.__aenter__()
@@ -195,7 +195,7 @@ class BlockingFace:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
 
-    def connect(self, service: Service, **options: Any) -> BlockingDriver:
+    def connect(self, service: Service, /, **options: Any) -> BlockingDriver:
         connected = testing.connect_blocking(service, **options)
         return BlockingDriver(self._stack.enter_context(connected))
 

@@ -32,22 +32,25 @@ if TYPE_CHECKING:
 @contextlib.asynccontextmanager
 async def connect(
     service: Service,
+    /,
     *,
     policy: Policy = SPEC,
     store: "Store | str | None" = None,
     wire: Wire | None = None,
     server_log: Log | None = None,
+    client_policy: Policy = SPEC,
     **client_options: Any,
 ) -> AsyncIterator[Client]:
     """Serve a service in the running loop and give a `Client` that is connected to it.
 
-    `policy` and `store` are the server's; other options are those of `Client`, and its `framing` is
-    that of both. With `reconnect` the client finds the same service again after a loss. What they
-    say to each other passes through the `wire`, if there is one.
+    `policy`, `store` and `server_log` are the server's, `client_policy` is the client's; all other
+    options are those of `Client`: `service` is what it serves to the server. With `reconnect` the
+    client finds the same service again after a loss. What the two say to each other passes through
+    the `wire`, if there is one.
     """
     framing = client_options.get("framing", "lsp")
     server = MemoryServer(service, policy, store, framing, wire, server_log)
-    client = Client(server, **client_options)
+    client = Client(server, policy=client_policy, **client_options)
     if isinstance(server.workers, _CountedWorkers):
         client._workers = _CountedWorkers(server.workers.loop)
     try:
@@ -60,11 +63,13 @@ async def connect(
 @contextlib.contextmanager
 def connect_blocking(
     service: Service,
+    /,
     *,
     policy: Policy = SPEC,
     store: "Store | str | None" = None,
     wire: Wire | None = None,
     server_log: Log | None = None,
+    client_policy: Policy = SPEC,
     **client_options: Any,
 ) -> "Iterator[blocking.Client]":
     """Do the same for a `blocking.Client`; the server runs in the loop of a thread of its own."""
@@ -81,7 +86,7 @@ def connect_blocking(
 
         server = asyncio.run_coroutine_threadsafe(make(), loop).result()
         try:
-            with BlockingClient(server, **client_options) as client:
+            with BlockingClient(server, policy=client_policy, **client_options) as client:
                 yield client
         finally:
             asyncio.run_coroutine_threadsafe(close(), loop).result()
