@@ -438,6 +438,7 @@ class Dispatcher:
                 "error",
                 "notification failed",
                 method=job.method.name,
+                id=None,
                 correlation_id=self.correlate(job),
                 connection_id=connection_id,
             )

@@ -1,0 +1,273 @@
+"""What holds for any input at all, through a whole connection.
+
+The most important one: a request that is answered in a straight line gets the very bytes that the
+long way gives it. The two are compared over generated requests, whole, broken and in batches.
+"""
+
+import json
+from typing import Annotated, Any, Literal
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from duet_rpc.errors import RpcError
+from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
+from duet_rpc.service import Service
+from tests.conformance.specimen import Note, specimen
+from tests.helpers import Line, Wire, exchange, frame
+
+SPECIMEN = specimen()  # registered once: no case here looks at what another one did
+
+policies = st.sampled_from([SPEC, EDITOR, AGENT, DEVELOPMENT, PRODUCTION])
+
+# Ids as they may be spelled.
+
+numbers = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,4})?", fullmatch=True
+)
+
+
+@st.composite
+def strings(draw: st.DrawFn) -> str:
+    """Spell a string with any mixture of characters and escapes."""
+    parts = draw(
+        st.lists(
+            st.one_of(
+                st.characters(exclude_categories=["Cs", "Cc"], exclude_characters='"\\'),
+                st.sampled_from(['\\"', "\\\\", "\\/", "\\b", "\\f", "\\n", "\\r", "\\t"]),
+                st.from_regex(r"\\u(0[0-9a-fA-F]{3}|[1-9a-cA-C][0-9a-fA-F]{3})", fullmatch=True),
+                st.just("\\ud83d\\ude00"),
+            ),
+            max_size=12,
+        )
+    )
+    return '"' + "".join(parts) + '"'
+
+
+id_texts = st.one_of(numbers, strings(), st.just("null"))
+
+
+@given(policy=policies, id=id_texts, method=st.sampled_from(["get_data", "whoami", "nothing"]))
+def test_an_id_comes_back_byte_for_byte(policy: Policy, id: str, method: str) -> None:
+    body = f'{{"jsonrpc":"2.0","method":"{method}","id":{id}}}'.encode()
+    (answer,) = exchange(policy, SPECIMEN, body)
+    assert answer.startswith(b'{"jsonrpc":"2.0","id":%b,' % id.encode())
+
+
+# Garbage, then a good frame.
+
+NEXT = b'{"jsonrpc":"2.0","id":"next","method":"echo","params":[1]}'
+NEXT_ANSWER = b'{"jsonrpc":"2.0","id":"next","result":1}'
+
+noise = st.binary(max_size=60).filter(lambda data: b"content-length" not in data.lower())
+framed_noise = st.builds(frame, st.binary(max_size=60))
+bad_headers = st.sampled_from(
+    [
+        b"Content-Length: x\r\n\r\n",
+        b"Content-Length: -1\r\n\r\n",
+        b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"Content-Length: 0\r\n\r\n",
+        b"Content-Type: text/plain\r\nContent-Length: 3\r\n\r\nabc",
+        b"Content-Length: 99999999999999999999\r\n\r\n",
+        b"Content-Length: 700\r\n\r\n" + b"y" * 700,
+        b"X: " + b"y" * 300 + b"\r\n\r\n",
+        b"Content-Length",
+        b"\r\n",
+        b"{}",
+    ]
+)
+SMALL = replace(EDITOR, max_message_bytes=600, max_header_bytes=256)
+
+
+@given(st.lists(st.one_of(noise, framed_noise, bad_headers), max_size=6), st.integers(1, 50))
+@settings(max_examples=100)
+def test_any_garbage_and_then_a_good_frame(pieces: list[bytes], size: int) -> None:
+    # A blank line ends whatever the garbage has begun; else the good header would be part of it.
+    stream = b"".join(pieces) + b"\r\n\r\n" + frame(NEXT)
+    line = Line(SMALL, SPECIMEN)
+    answers = line.send(*(Wire(stream[at : at + size]) for at in range(0, len(stream), size)))
+    assert answers[-1] == NEXT_ANSWER
+    assert answers == Line(SMALL, SPECIMEN).send(Wire(stream))
+
+
+@given(policy=policies, body=st.binary(max_size=200))
+@settings(max_examples=100)
+def test_any_body_has_at_most_one_answer_and_harms_nothing(policy: Policy, body: bytes) -> None:
+    line = Line(policy, SPECIMEN)
+    answers = line.send(body)
+    assert len(answers) <= 1
+    for answer in answers:
+        assert json.loads(answer)["jsonrpc"] == "2.0"
+    assert line.send(NEXT) == [NEXT_ANSWER]
+
+
+# Both ways give the same bytes.
+
+
+class Refused(RpcError):
+    code, message = 77, "Refused"
+
+
+def simple() -> Service:
+    """Make a service whose methods are all fit for the straight line."""
+    service = Service()
+
+    @service.query
+    def echo(value: Any = None) -> Any:
+        return value
+
+    @service.query(notification_allowed=True)
+    def add(a: int, b: Annotated[int, Meta(ge=0)] = 3) -> int:
+        return a + b
+
+    @service.query
+    def pick(kind: Literal["up", "down"], *, note: Note | None = None) -> Any:
+        return [kind, note]
+
+    @service.query(ignore_unknown=True)
+    def fail(how: str = "bug") -> Any:
+        if how == "refuse":
+            raise Refused(data={"how": how})
+        if how == "object":
+            return object()
+        raise ValueError(how)
+
+    return service
+
+
+SIMPLE = simple()
+
+
+def both_ways(policy: Policy, service: Service, *items: bytes) -> list[bytes]:
+    """Send the same to a connection as it is, and to one that knows no straight line."""
+    straight, long = Line(policy, service), Line(policy, service)
+    assert straight.dispatcher.answer_at_once is not None
+    long.dispatcher.answer_at_once = None
+    answers = straight.send(*items)
+    assert long.send(*items) == answers
+    if b"object" not in b"".join(items):  # a result that cannot be sent and that nobody wanted
+        assert straight.log.lines == long.log.lines
+    return answers
+
+
+values = st.one_of(
+    st.sampled_from(
+        [
+            "1",
+            "0",
+            "-1",
+            "2.5",
+            "null",
+            "true",
+            '""',
+            '"up"',
+            '"down"',
+            '"bug"',
+            '"refuse"',
+            "1e999",
+        ]
+        + ['"object"', "[]", "{}", '{"id":1}', '{"id":"x"}', '{"id":1,"text":"t","more":1}', "NaN"]
+        + ['"\\u0075p"', '"é"', "9" * 30, "9" * 5000, "[" * 70 + "]" * 70, '"\\ud800"', "tru"]
+    ),
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        ),
+        max_leaves=6,
+    ).map(lambda value: json.dumps(value, ensure_ascii=False)),
+)
+names = st.sampled_from(
+    ["value", "a", "b", "kind", "note", "how", "x", "_meta", "idempotency_key", "\\u0061"]
+)
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> str:
+    members = draw(st.lists(st.tuples(names, values), max_size=4))
+    return "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
+
+
+arrays = st.lists(values, max_size=3).map(lambda items: "[" + ",".join(items) + "]")
+params = st.one_of(objects(), objects(), arrays, values)
+methods = st.sampled_from(
+    ['"echo"', '"add"', '"pick"', '"fail"', '"nothing"', '"ec\\u0068o"', "1", "null", '"$/x"']
+)
+versions = st.sampled_from(['"2.0"', '"2.0"', '"2.0"', '"2.0"', '"2\\u002e0"', '"1.0"', "2"])
+ids = st.one_of(st.sampled_from(["1", '"x"', "0", "-0", "7.0", "true", "[]", '"a\\nb"']), id_texts)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> str:
+    """Write a message: mostly a good one, in any order, with blanks, repeated and odd members."""
+    members = [("jsonrpc", draw(versions)), ("method", draw(methods))]
+    for name, strategy in (("id", ids), ("params", params)):
+        if draw(st.integers(0, 5)):
+            members.append((name, draw(strategy)))
+    extra = st.tuples(st.sampled_from(["id", "method", "params", "result", "x", "jsonrpc"]), values)
+    if not draw(st.integers(0, 4)):
+        members += draw(st.lists(extra, max_size=2))
+    blank = draw(st.sampled_from(["", "", " ", "\r\n\t"]))
+    order = draw(st.permutations(members))
+    return blank + "{" + ("," + blank).join(f'"{n}":{blank}{v}' for n, v in order) + "}" + blank
+
+
+batches = st.lists(messages(), max_size=5).map(lambda items: "[" + ",".join(items) + "]")
+
+ONE = replace(EDITOR, max_batch=4)
+STRICT = replace(DEVELOPMENT, max_in_flight=1, max_batch=4)
+both_policies = st.sampled_from([ONE, STRICT, EDITOR])
+
+
+def request(params: str, method: str = "add", id: str = "1") -> str:
+    return f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}'
+
+
+@given(policy=both_policies, text=messages())
+@settings(max_examples=250)
+@example(ONE, request('{"a":1}'))
+@example(ONE, request('{"a":1,"b":-1}'))
+@example(ONE, request('{"a":1,"a":2}'))
+@example(ONE, request("[1,2]"))
+@example(ONE, request('{"value":1e999}', "echo"))
+@example(ONE, request('{"_meta":{"traceparent":"\\ud800"}}', "echo"))
+@example(ONE, request('{"how":"object"}', "fail"))
+@example(ONE, request('{"how":"refuse"}', "fail", '"x"'))
+@example(ONE, request('{"kind":"up","note":{"id":1}}', "pick"))
+@example(STRICT, '{"jsonrpc":"2.0","method":"add","params":{"a":1}}')
+@example(STRICT, '{"jsonrpc":"2.0","method":"echo"}')
+@example(STRICT, '{"jsonrpc":"2.0","method":"fail"}')
+@example(ONE, '{"jsonrpc":"2.0","id":1,"method":"add","method":"echo"}')
+def test_both_ways_give_the_same_answer(policy: Policy, text: str) -> None:
+    both_ways(policy, SIMPLE, text.encode("utf-8", "surrogatepass"))
+
+
+@given(policy=both_policies, text=batches)
+@settings(max_examples=150)
+@example(ONE, "[" + request('{"a":1}') + "]")
+@example(ONE, "[" + request('{"a":1}') + "," + request('{"a":1}') + "]")
+@example(ONE, '[{"jsonrpc":"2.0","method":"echo"}]')
+@example(STRICT, '[{"jsonrpc":"2.0","method":"echo"},{"jsonrpc":"2.0","method":"add"}]')
+@example(ONE, "[" + request('{"how":"object"}', "fail") + "," + request('{"a":1}', id="2") + "]")
+def test_both_ways_give_the_same_answer_to_a_batch(policy: Policy, text: str) -> None:
+    both_ways(policy, SIMPLE, text.encode("utf-8", "surrogatepass"))
+
+
+@given(text=messages(), at=st.integers(0, 200), byte=st.integers(0, 255), cut=st.booleans())
+@settings(max_examples=150)
+def test_both_ways_agree_on_broken_requests(text: str, at: int, byte: int, cut: bool) -> None:
+    body = bytearray(text.encode("utf-8", "surrogatepass"))
+    at %= len(body)
+    if cut:
+        del body[at]
+    else:
+        body[at] = byte
+    both_ways(ONE, SIMPLE, bytes(body))
+
+
+@given(texts=st.lists(messages(), max_size=8))
+@settings(max_examples=100)
+def test_both_ways_give_the_same_answers_in_a_stream(texts: list[str]) -> None:
+    bodies = [frame(text.encode("utf-8", "surrogatepass")) for text in texts]
+    both_ways(ONE, SIMPLE, Wire(b"".join(bodies)), NEXT)
