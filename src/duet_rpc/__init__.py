@@ -81,3 +81,7 @@ def __getattr__(name: str) -> Any:
     path = _FETCHED_WHEN_ASKED_FOR[name]
     module = import_module(path)
     return module if path.endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_FETCHED_WHEN_ASKED_FOR]
