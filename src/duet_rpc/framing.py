@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from .errors import InvalidRequest, ParseError, RpcError
+from duet_rpc.errors import InvalidRequest, ParseError, RpcError
 
 MAX_MESSAGE_BYTES: Final = 10 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 8 * 1024
