@@ -202,6 +202,10 @@ class Connection:
         self.calls = Calls(self, host)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
+        self._in_line: bytes | bytearray | Fault | None = None
+        """What is being answered in a straight line."""
+        self._given_up = False
+        """It was cancelled, and answered, while its handler still runs."""
         self._last_was_broken = False
 
     # What the host asks.
@@ -265,6 +269,7 @@ class Connection:
                     break
                 if self._is_quiet:
                     body = self._answer_at_once()
+                    self._in_line = None
                     if body is None:
                         continue
                 else:
@@ -295,13 +300,16 @@ class Connection:
             body = arrived.popleft()
             if body.__class__ is Fault:
                 return body
+            self._in_line = body
             baton.append(None)
             answer = answer_at_once(body, id)  # type: ignore[arg-type]
             try:
                 baton.pop()
             except IndexError:
                 self._host.reclaim()
-                if answer is None:
+                if self._given_up:
+                    self._given_up = False  # its caller has cancelled it, and has been answered
+                elif answer is None:
                     self._take_first(body)
                 else:
                     self._answered(answer)
@@ -630,10 +638,21 @@ class Connection:
                 self._count(-found.size)
                 self._release(id, found)
                 self._refuse(found.message, found.place, Cancelled())
+            elif self.lent and not self._given_up:
+                self._give_up_in_line(id)
         if type(message) is Request:
             self._answer(b'{"jsonrpc":"2.0","id":%b,"result":null}' % message.id, place)
         else:
             self._no_answer(place)
+
+    def _give_up_in_line(self, id: bytes) -> None:
+        """Answer the request that is just being answered in a straight line, if it has this id."""
+        if self._in_line is None or isinstance(self._in_line, Fault):
+            return
+        running = decode(self._in_line, self.max_depth, 0)
+        if type(running) is Request and running.id == id:
+            self._given_up = True
+            self._refuse(running, None, Cancelled())
 
     def _queued_under(self, id: bytes) -> _Waiting | None:
         """Find a request whose id another one had before it: only one at a time is in `_by_id`."""
