@@ -37,6 +37,24 @@ def test_a_queued_request_can_be_cancelled_while_a_handler_blocks(
 
 
 @pytest.mark.parametrize("host", HOSTS)
+def test_a_running_request_can_be_cancelled_while_its_handler_blocks(
+    tmp_path: Path, host: str
+) -> None:
+    source, policy = HOSTS[host]
+    gate = tmp_path / "gate"
+    with serve(tmp_path, source, "--policy", policy) as daemon:
+        daemon.send(request("hold", [str(gate)], id="running"))
+        daemon.wait_for_log("holding")
+        daemon.send(notification("$/cancelRequest", {"id": "other"}))
+        for _ in range(2):
+            daemon.send(notification("$/cancelRequest", {"id": "running"}))
+        assert daemon.error("running")["code"] == -32800
+        gate.touch()
+        assert daemon.call("echo", ["next"]) == "next"
+        assert len(daemon.messages) == 2, "answered once"
+
+
+@pytest.mark.parametrize("host", HOSTS)
 def test_faults_are_seen_while_a_handler_blocks(tmp_path: Path, host: str) -> None:
     source, policy = HOSTS[host]
     with serve(tmp_path, source, "--policy", policy) as daemon:
