@@ -462,7 +462,7 @@ def test_what_one_framing_learned_does_not_lift_the_limit_of_another() -> None:
 def test_what_is_learned_is_bounded() -> None:
     framing = HeaderFraming()
     name = b"content-length"
-    for spelling in range(5000):
+    for spelling in range(10_000):
         spelled = bytes(
             byte ^ 32 if byte != 45 and spelling >> place & 1 else byte
             for place, byte in enumerate(name)
