@@ -159,12 +159,13 @@ def _deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
     if b"\x01" * (max_depth + 1) in steps:
         return True
     # Leaves, most of what there is, take one level away from every nest when they are cut off.
-    inner = steps.replace(_LEAF, b"")
-    deepest = max(itertools.accumulate(memoryview(inner).cast("b")), default=0)
-    return deepest + (len(inner) < len(steps)) > max_depth
+    count = len(steps)
+    steps = steps.replace(_LEAF, b"")
+    deepest = max(itertools.accumulate(memoryview(steps).cast("b")), default=0)
+    return deepest + (len(steps) < count) > max_depth
 
 
-def _steps(body: bytes | bytearray) -> bytes:
+def _steps(body: bytes | bytearray) -> bytes | bytearray:
     """Reduce a text to its brackets outside of strings: 1 for each that opens, -1 that closes."""
     if b"\\" in body:
         # Escapes first, on the whole text: a pair of backslashes is one character, and then a
@@ -173,7 +174,7 @@ def _steps(body: bytes | bytearray) -> bytes:
     marks = body.translate(_STEPS, _NO_MARKS)
     marks = marks.replace(b'""', b"")  # strings without brackets, nearly all of them
     if b'"' not in marks:
-        return bytes(marks)
+        return marks
     outside: list[bytes] = []
     quoted = 0
     for at in range(0, len(marks), _CHUNK):
