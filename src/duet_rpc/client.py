@@ -8,6 +8,7 @@ the connection.
 
 import asyncio
 import copy
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
@@ -50,6 +51,11 @@ class _Reply(asyncio.Future[Any]):
         self._timer: asyncio.TimerHandle | None = None
         self._ends: float | None = None
         self.id = 0
+
+    @property
+    def is_usual(self) -> bool:
+        """It has the client's usual timeout, and so no timer of its own."""
+        return self._timer is None and self._expected.timeout is not None
 
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer."""
@@ -472,13 +478,20 @@ class Client:
     def _mark(self, now: float, id: int) -> None:
         """Note that ids from this one on were sent now or later."""
         marks = self._marks
-        oldest = next(iter(self._calls.open))
+        oldest = self._oldest_usual()
         while len(marks) > 1 and marks[1][1] <= oldest:
             marks.popleft()  # all that it stood for are settled
         self._marked = now
         marks.append((now, id))
         if self._expiry is None:
             self._watch_marks()
+
+    def _oldest_usual(self) -> int:
+        """Find the oldest call with the usual timeout, behind a few that wait for ever."""
+        for id, waiter in itertools.islice(self._calls.open.items(), 16):
+            if isinstance(waiter, _Reply) and waiter.is_usual:
+                return id
+        return 0
 
     def _watch_marks(self) -> None:
         assert self._timeout is not None, "marks are for the usual timeout"
@@ -498,9 +511,8 @@ class Client:
         for id, waiter in self._calls.open.items():
             if id >= first_young:
                 break
-            if isinstance(waiter, _Reply) and waiter._timer is None:
-                if waiter._expected.timeout is not None:
-                    old.append(waiter)
+            if isinstance(waiter, _Reply) and waiter.is_usual:
+                old.append(waiter)
         for waiter in old:
             self._time_out(waiter, usual)
         if not self._calls.open:

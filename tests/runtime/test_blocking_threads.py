@@ -1,0 +1,332 @@
+"""Threads that share one blocking client, and the one that is interrupted."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from duet_rpc import Service, testing
+from duet_rpc.blocking import Client
+from duet_rpc.errors import CallTimeout, ConnectionLost
+from tests.runtime.faces import PATIENCE, Peer, Scripted
+
+pytestmark = pytest.mark.usefixtures("rpc_no_leaks")
+
+
+def make_service() -> Service:
+    service = Service()
+
+    @service.query
+    async def echo(value: Any, seconds: float = 0.0) -> Any:
+        import asyncio
+
+        await asyncio.sleep(seconds)
+        return value
+
+    return service
+
+
+def interrupt() -> None:
+    """Do what Ctrl-C does."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
+
+
+def in_threads(count: int, work: Any) -> None:
+    """Run work(number) in so many threads; fail with the first that failed."""
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a thread waits for ever"
+    if failures:
+        raise failures[0]
+
+
+def test_sixteen_threads_with_random_timeouts() -> None:
+    timeouts, answers = [0] * 16, [0] * 16
+    with testing.connect_blocking(make_service()) as client:
+
+        def work(number: int) -> None:
+            chance = random.Random(number)
+            for step in range(60):
+                value = [number, step]
+                late = chance.random() < 0.2
+                seconds = 30.0 if late else chance.choice([0.0, 0.0, 0.002, 0.01])
+                timeout = chance.choice([0.001, 0.005, 0.02]) if late else PATIENCE
+                try:
+                    found = client.call(
+                        "echo", {"value": value, "seconds": seconds}, timeout=timeout
+                    )
+                    assert found == value and not late
+                    answers[number] += 1
+                except CallTimeout:
+                    assert late
+                    timeouts[number] += 1
+
+        in_threads(16, work)
+        stats = client.stats
+        assert stats.pending == 0 and stats.timeouts == sum(timeouts)
+        assert sum(answers) + sum(timeouts) == 16 * 60 == stats.calls
+        assert client._leader is None and not client._waiting
+
+
+def test_the_lead_is_passed_on_when_the_leader_times_out() -> None:
+    def script(peer: Peer) -> None:
+        requests = [peer.request() for _ in range(3)]
+        assert peer.request()["method"] == "$/cancelRequest"
+        for request in requests:
+            if request["method"] != "leader":
+                time.sleep(0.1)
+                peer.answer(request, b'"fine"')
+        peer.read_all()
+
+    with Client(Scripted(script)) as client:
+        outcomes: dict[int, Any] = {}
+
+        def work(number: int) -> None:
+            if number == 0:
+                with pytest.raises(CallTimeout):
+                    client.call("leader", timeout=0.5)
+            else:
+                time.sleep(0.1)
+                outcomes[number] = client.call("follower", timeout=None)
+
+        in_threads(3, work)
+        assert outcomes == {1: "fine", 2: "fine"}
+
+
+def test_an_offer_to_lead_that_comes_too_late_is_passed_on() -> None:
+    """The one who is asked to lead next is just giving up: somebody else must lead."""
+    answer = threading.Event()
+
+    def script(peer: Peer) -> None:
+        while True:
+            request = peer.read()
+            if request is None:
+                return
+            if request["method"] == "wait" and answer.wait(PATIENCE):
+                peer.answer(request, b'"fine"')
+
+    for _ in range(20):
+        answer.clear()
+        with Client(Scripted(script)) as client:
+
+            def work(number: int) -> None:
+                if number == 0:
+                    assert client.call("wait", timeout=None) == "fine"
+                else:
+                    with pytest.raises(CallTimeout):
+                        client.call("never", timeout=0.02)
+
+            threads = threading.Thread(target=in_threads, args=[6, work])
+            threads.start()
+            time.sleep(0.03)
+            answer.set()
+            threads.join(PATIENCE)
+            assert not threads.is_alive()
+            assert client.stats.pending == 0
+
+
+def test_closing_wakes_everybody() -> None:
+    with testing.connect_blocking(make_service()) as client:
+        begun = threading.Barrier(9)
+
+        def work(number: int) -> None:
+            begun.wait(PATIENCE)
+            if number == 8:
+                time.sleep(0.2)
+                client.close()
+                return
+            with pytest.raises(ConnectionLost, match="closed"):
+                client.call("echo", {"value": 1, "seconds": 100}, timeout=None)
+
+        in_threads(9, work)
+        assert client.stats.pending == 0
+
+
+def test_losing_the_connection_wakes_everybody() -> None:
+    def script(peer: Peer) -> None:
+        for _ in range(8):
+            peer.request()
+
+    with Client(Scripted(script)) as client:
+
+        def work(number: int) -> None:
+            with pytest.raises(ConnectionLost, match="the script is over"):
+                client.call("wait", timeout=None)
+
+        in_threads(8, work)
+        assert client.stats.pending == 0
+
+
+def test_a_call_out_of_the_news_of_another() -> None:
+    def script(peer: Peer) -> None:
+        request = peer.request()
+        token = request["params"]["_meta"]["progressToken"]
+        peer.say(b'{"jsonrpc":"2.0","method":"$/progress","params":{"token":%d,"value":1}}' % token)
+        peer.answer(peer.request(), b'"inner"')
+        peer.answer(request, b'"outer"')
+        peer.read_all()
+
+    inner: list[Any] = []
+    with Client(Scripted(script)) as client:
+        result = client.call(
+            "outer",
+            {"a": 1},
+            timeout=PATIENCE,
+            on_progress=lambda value: inner.append(client.call("inner", timeout=PATIENCE)),
+        )
+        assert result == "outer" and inner == ["inner"]
+
+
+def test_an_interrupt_ends_the_wait_and_nothing_else() -> None:
+    cancelled: list[Any] = []
+
+    def script(peer: Peer) -> None:
+        request = peer.request()
+        time.sleep(0.2)
+        interrupt()
+        cancel = peer.request()
+        cancelled.append((cancel["method"], cancel["params"]["id"] == request["id"]))
+        peer.answer(peer.request(), b'"fine"')
+        peer.read_all()
+
+    server = Scripted(script)
+    with Client(server) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.call("wait", timeout=PATIENCE)
+            time.sleep(PATIENCE)  # in case it comes late
+        assert client.stats.pending == 0 and client.stats.cancelled == 1
+        assert client.call("next", timeout=PATIENCE) == "fine"
+    server.join()
+    assert cancelled == [("$/cancelRequest", True)]
+
+
+def test_an_interrupt_while_other_threads_wait() -> None:
+    def script(peer: Peer) -> None:
+        requests = [peer.request(), peer.request()]
+        time.sleep(0.2)
+        interrupt()
+        assert peer.request()["method"] == "$/cancelRequest"
+        for request in requests:
+            if request["method"] == "other":
+                peer.answer(request, b'"fine"')
+        peer.read_all()
+
+    server = Scripted(script)
+    with Client(server) as client:
+        found: list[Any] = []
+        other = threading.Thread(target=lambda: found.append(client.call("other", timeout=None)))
+        with pytest.raises(KeyboardInterrupt):
+            other.start()
+            client.call("wait", timeout=PATIENCE)
+            time.sleep(PATIENCE)
+        other.join(PATIENCE)
+        assert found == ["fine"] and client.stats.pending == 0
+    server.join()
+
+
+def test_an_interrupt_inside_the_reading_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.answer(peer.request())
+        peer.read_all()
+
+    with Client(Scripted(script)) as client:
+        host = client._host
+        assert host is not None
+
+        def interrupted(data: bytes) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(host.connection, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.call("x", timeout=PATIENCE)
+        with pytest.raises(ConnectionLost, match="interrupted"):
+            client.call("y")
+        assert client.stats.pending == 0
+
+
+def test_ctrl_c_ends_a_script_at_once() -> None:
+    program = textwrap.dedent(
+        """
+        import sys
+        from duet_rpc.blocking import Client
+
+        server = "import sys; sys.stdin.buffer.read()"
+        with Client.spawn(sys.executable, "-c", server) as client:
+            print("waiting", flush=True)
+            try:
+                client.call("forever", timeout=None)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        """
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "waiting\n"
+        time.sleep(0.3)
+        os.kill(script.pid, signal.SIGINT)
+        assert script.stdout.readline() == "interrupted\n"
+        assert script.wait(PATIENCE) == 0
+
+
+def test_a_script_needs_neither_a_loop_nor_a_thread() -> None:
+    program = textwrap.dedent(
+        """
+        import sys, threading
+        from duet_rpc.blocking import Client
+
+        with Client.connect(sys.argv[1]) as client:
+            assert client.call("echo", {"value": 5}) == 5
+            assert threading.active_count() == 1, threading.enumerate()
+            assert "asyncio" not in sys.modules
+        """
+    )
+    import asyncio
+    import socket
+    import tempfile
+
+    from duet_rpc.policy import SPEC
+    from duet_rpc.testing.memory import MemoryServer, loop_in_thread
+
+    with tempfile.TemporaryDirectory() as directory, loop_in_thread() as loop:
+        path = f"{directory}/socket"
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(path)
+        listening.listen()
+
+        async def make() -> MemoryServer:
+            return MemoryServer(make_service(), SPEC, None, "lsp", None, None)
+
+        async def close() -> None:
+            server.close()
+
+        server = asyncio.run_coroutine_threadsafe(make(), loop).result(PATIENCE)
+        script = subprocess.Popen([sys.executable, "-c", program, f"unix:{path}"])
+        connected, _ = listening.accept()
+        loop.call_soon_threadsafe(server._serve, connected)
+        assert script.wait(PATIENCE) == 0
+        listening.close()
+        asyncio.run_coroutine_threadsafe(close(), loop).result(PATIENCE)
