@@ -1,19 +1,26 @@
-"""A tour of duet-rpc: starts the bank next door as a daemon and talks to it over its pipes.
+"""A tour of duet-rpc: a bank as a daemon, the client, and commands that survive `kill -9`.
+
+The first acts talk to the bank next door over its pipes, byte by byte; the rest (`demo_retries`)
+use the client, and kill the server at the worst moments.
 
 Every act shows what was sent and what came back, and checks it: the demo exits with 1 if an answer
 is not what it should be. Run it with `make demo`.
 """
 
+import asyncio
 import json
 import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import demo_retries
 
 BANK = Path(__file__).with_name("bank.py")
 PATIENCE = 30.0
@@ -55,6 +62,14 @@ class Stage:
     def noted(self, what: str, detail: str) -> None:
         """Show something that happened beside the stream."""
         self._line(self.paint("35", " * "), what, detail)
+
+    def table(self, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+        """Show rows in columns."""
+        widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+        for row in (heads, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            line = "  ".join(cells).rstrip()
+            print(f"   {self.paint('1', line) if row is heads else line}")
 
     def paint(self, code: str, text: str) -> str:
         """Colour a text, where there is colour."""
@@ -327,6 +342,12 @@ def main() -> int:
         return 1
     finally:
         bank.close()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            asyncio.run(demo_retries.play(stage, Path(folder)))
+        except Exception as wrong:
+            print(f"\n{stage.paint('31', 'The demo failed:')} {type(wrong).__name__}: {wrong}")
+            return 1
     taken = f"in {time.monotonic() - started:.1f} s"
     print(f"\n{stage.paint('32', f'Every answer was the right one, {taken}.')}")
     return 0

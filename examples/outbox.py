@@ -2,12 +2,13 @@
 
     python examples/outbox.py
 
-The command writes what is to be sent into a table, inside the transaction that holds its effect and its
-record. Another part of the program sends what stands there and ticks it off. A crash between the two
-sends a mail again, so the receiver is given the row's number to recognise it by; but no order is ever
-without its mail, and no mail without its order.
+The command writes what is to be sent into a table, inside the transaction that holds its effect and
+its record. Another part of the program sends what stands there and ticks it off. A crash between
+the two sends a mail again, so the receiver is given the row's number to recognise it by; but no
+order is ever without its mail, and no mail without its order.
 """
 
+import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Callable
@@ -64,5 +65,5 @@ if __name__ == "__main__":
         with sqlite3.connect(database) as setup:
             setup.executescript(SCHEMA)
         setup.close()
-        for mail in testing.run(main(database)):
+        for mail in asyncio.run(main(database)):
             print(f"mail: {mail}")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Server:
     """A service under a policy, ready to be served.
 
-    `store` keeps what became of each command: a store, or its URL (`sqlite:///commands.db`).
+    `store` keeps what became of each command: a store, its URL (`sqlite:///commands.db`), or a
+    `Ledger` with times of its own.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Server:
         service: Service,
         *,
         policy: Policy | None = None,
-        store: "Store | str | None" = None,
+        store: "Store | Ledger | str | None" = None,
     ) -> None:
         self.service = service
         self.policy = policy if policy is not None else EDITOR
@@ -179,7 +180,7 @@ class Server:
             self.commands.close()
 
 
-def _commands(service: Service, policy: Policy, store: "Store | str | None") -> Commands:
+def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | None") -> Commands:
     """Open the ledger on a store now, or on memory when the first key comes."""
     if store is None:
         if policy.key_required:
@@ -190,7 +191,9 @@ def _commands(service: Service, policy: Policy, store: "Store | str | None") -> 
         return Commands(_ledger_in_memory)
     from duet_rpc.ledger import Ledger, open_store
 
-    ledger = Ledger(open_store(store) if isinstance(store, str) else store)
+    if isinstance(store, str):
+        store = open_store(store)
+    ledger = store if isinstance(store, Ledger) else Ledger(store)
     if policy.key_required and not ledger.store.capabilities.durable:
         raise UsageError(
             f"policy {policy.name} needs a durable store; {type(ledger.store).__name__} forgets"
