@@ -4,7 +4,7 @@ A service that defines one of these names itself keeps its own.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from duet_rpc.commands import Commands
 from duet_rpc.context import Context
@@ -70,7 +70,7 @@ def builtin_methods(
             raise InvalidParams(
                 data={
                     "param": "level",
-                    "expected": type_name(str),
+                    "expected": type_name(Literal["debug", "info", "warn", "error"]),
                     "received": level[:100],
                     "accepted": list(LEVELS),
                 }

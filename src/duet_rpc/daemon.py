@@ -22,6 +22,7 @@ from duet_rpc.builtin import builtin_methods
 from duet_rpc.commands import Commands
 from duet_rpc.connection import Connection
 from duet_rpc.dispatch import Dispatcher
+from duet_rpc.errors import UsageError
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
@@ -60,6 +61,9 @@ class DaemonHost(Protocol):
 
 
 _taken: list[Channel] = []
+
+loading: list[str] = []
+"""What is being imported in order to be served; nobody else may serve meanwhile."""
 
 
 def take_stdio() -> Channel:
@@ -181,6 +185,11 @@ def run_daemon(
 
     `on_start` is told the host before anything is read.
     """
+    if loading:
+        raise UsageError(
+            "this file is being served by `duet-rpc serve`, so put its own run() under"
+            ' `if __name__ == "__main__":`'
+        )
     channel = take_stdio()
     logs = logs if logs is not None else Logs()
     life = Life(logs)
@@ -193,6 +202,8 @@ def run_daemon(
         max_header_bytes=policy.max_header_bytes,
     )
     logs.begin(__version__)
+    if os.isatty(channel.read_fd):
+        logs.note("info", "waiting for messages from this terminal; Ctrl-D ends")
 
     def rule(connection: Connection) -> None:
         """Let the messages that ask for the end start its clock also when they have to wait."""
@@ -201,14 +212,19 @@ def run_daemon(
         life.on_stop = lambda: setattr(connection, "closing", True)
 
     sequential = policy.max_in_flight == 1 and not any(method.is_async for method in full)
-    if sequential:
-        host = ThreadHost(channel, dispatcher, frames, logger=logs.logger)
-        rule(host.connection)
-        _serve_on_threads(host, life, on_start)
-    else:
-        from duet_rpc.loop_daemon import serve_on_loop
+    try:
+        if sequential:
+            host = ThreadHost(channel, dispatcher, frames, logger=logs.logger)
+            rule(host.connection)
+            _serve_on_threads(host, life, on_start)
+        else:
+            from duet_rpc.loop_daemon import serve_on_loop
 
-        serve_on_loop(channel, dispatcher, frames, logs, life, rule, on_start)
+            serve_on_loop(channel, dispatcher, frames, logs, life, rule, on_start)
+    except Exception as error:  # a fault of our own, not of a handler's
+        logs.failure("the daemon cannot go on", error)
+        logs.flush(0.5)
+        sys.exit(1)
     logs.note("info", "ended", why=life.reason)
     logs.flush(min(0.5, max(0.0, life.left)))
 
@@ -217,9 +233,18 @@ def listen_to_signals(wake_fd: int) -> None:
     """Have the end's signals written to a descriptor as they come, whatever Python is doing."""
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread may; whoever serves from another has its own signals
+
+    def tell(number: int, frame: object) -> None:
+        # Once more, by ourselves: a handler that runs an event loop of its own leaves the process
+        # without a wakeup descriptor.
+        try:
+            os.write(wake_fd, bytes([number]))
+        except OSError:
+            pass  # full of reasons to wake, or over already
+
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
     for number in SIGNALS:
-        signal.signal(number, lambda number, frame: None)
+        signal.signal(number, tell)
     os.register_at_fork(
         before=_hold_signals, after_in_parent=_release_signals, after_in_child=_leave_to_parent
     )

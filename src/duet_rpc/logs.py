@@ -54,7 +54,9 @@ class Logs:
         if path is not None:
             try:
                 self._fd = os.open(
-                    path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+                    path,
+                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK,
+                    0o600,
                 )
             except OSError as error:
                 self._problem = error.strerror or "not writable"

@@ -52,16 +52,18 @@ def serve_on_loop(
             ),
         )
         rule(host.connection)
-        await _live(host, life, on_start)
+        await _live(host, life, logs, on_start)
         workers.close()
 
     asyncio.run(serve())
 
 
-async def _live(host: LoopHost, life: Life, on_start: Callable[[DaemonHost], None]) -> None:
+async def _live(
+    host: LoopHost, life: Life, logs: Logs, on_start: Callable[[DaemonHost], None]
+) -> None:
     loop, connection = asyncio.get_running_loop(), host.connection
     ending = asyncio.Event()
-    watch = Watch(host, life)
+    watch = Watch(host, life, logs)
 
     def on_end() -> None:
         watch.wake()
@@ -118,9 +120,10 @@ class Watch:
     REST = 20
     """Ticks without traffic after which we sleep until something comes."""
 
-    def __init__(self, host: LoopHost, life: Life) -> None:
+    def __init__(self, host: LoopHost, life: Life, logs: Logs) -> None:
         self._host = host
         self._life = life
+        self._logs = logs
         self._resting = True
         self._stalled_at = -1
         self._stalled_since = 0.0
@@ -237,3 +240,6 @@ class Watch:
                     return  # a peer that never stops sending must not keep us
         except RuntimeError:
             pass  # the loop has ended meanwhile
+        except Exception as error:  # ours; the end has to be seen to all the same
+            self._logs.failure("reading failed", error)
+            time.sleep(self.TICK)

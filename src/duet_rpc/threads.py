@@ -377,7 +377,11 @@ class StandIn:
         connection.lent = True
         connection.go_on()
         while not self._wanted_back:
-            host.turn(self.TICK)
+            try:
+                host.turn(self.TICK)
+            except Exception as error:  # ours, and the reading thread waits for us to step down
+                host._log.failure("reading failed", error, connection_id=connection.id)
+                time.sleep(self.TICK)
             self._check_deadline()
         connection.lent = False
         self._wanted_back = False

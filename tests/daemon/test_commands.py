@@ -132,6 +132,15 @@ def test_a_handler_that_cannot_be_served_is_told_with_its_line(tmp_path: Path) -
     assert "bad.py:3: @service.query" in said
 
 
+def test_a_file_that_serves_itself_when_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from duet_rpc import Service\nservice = Service()\nservice.run()\n"
+    )
+    said = failed(run("serve", "app.py", cwd=tmp_path), 1)
+    assert 'put its own run() under `if __name__ == "__main__":`' in said
+    assert "app.py:3: service.run()" in said
+
+
 def test_a_policy_that_needs_a_store(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from duet_rpc import Service\nservice = Service()\n")
     said = failed(run("serve", "app.py", "--policy", "production", cwd=tmp_path), 2)

@@ -73,6 +73,11 @@ def test_a_log_file_that_cannot_be_written_is_told_once(tmp_path: Path, place: s
     assert str(tmp_path) not in log
 
 
+def test_a_log_file_that_is_a_pipe_without_a_reader_does_not_stop_us(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "cannot be written" in run("--log-file", str(tmp_path / "pipe"))
+
+
 def on_a_terminal(*arguments: str, env: dict[str, str]) -> bytes:
     """Run a daemon whose stderr is a terminal; return what stands on it."""
     ours, theirs = pty.openpty()

@@ -3,6 +3,7 @@
 import os
 import pty
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -103,6 +104,45 @@ def test_handlers_may_print_although_nobody_reads_stderr_any_more(tmp_path: Path
         os.close(read)
         assert daemon.call("print_it") is None
         assert daemon.call("echo", ["b"]) == "b"
+        daemon.close_input()
+        assert daemon.wait() == 0
+
+
+def test_a_handler_with_an_event_loop_of_its_own_leaves_the_signals_to_us(tmp_path: Path) -> None:
+    source = """
+import asyncio, signal
+
+service = Service()
+
+@service.query
+def run_a_loop() -> str:
+    async def main() -> str:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)
+        await asyncio.sleep(0.01)
+        return "done"
+    return asyncio.run(main())
+"""
+    with serve(tmp_path, source) as daemon:
+        assert daemon.call("run_a_loop") == "done"
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_handler_cannot_end_the_process_by_an_exception(tmp_path: Path, kind: str) -> None:
+    source = f"""
+import sys
+
+service = Service()
+
+@service.query
+{kind} leave(how: str) -> None:
+    raise dict(exit=SystemExit, interrupt=KeyboardInterrupt, stop=GeneratorExit)[how](3)
+"""
+    with serve(tmp_path, source) as daemon:
+        for how in ("exit", "interrupt", "stop"):
+            assert daemon.error(daemon.start("leave", [how]))["code"] == -32603
+        assert daemon.call("version")
         daemon.close_input()
         assert daemon.wait() == 0
 

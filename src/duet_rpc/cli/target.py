@@ -12,6 +12,7 @@ from types import ModuleType
 
 import click
 
+from duet_rpc.daemon import loading
 from duet_rpc.service import Service
 
 
@@ -28,10 +29,11 @@ class LoadFailed(click.ClickException):
 def load_service(target: str) -> Service:
     """Import the module that `target` names and take the service out of it."""
     place, _, name = target.partition(":")
-    if place.endswith(".py") or os.sep in place:
-        module = _import_file(place)
-    else:
-        module = _import_module(place)
+    loading.append(place)
+    try:
+        module = _import_file(place) if _is_file(place) else _import_module(place)
+    finally:
+        loading.clear()
     services = {key: value for key, value in vars(module).items() if isinstance(value, Service)}
     if name:
         return _named(module, name, place, services)
@@ -55,9 +57,13 @@ def try_service(target: str) -> None:
 def file_of(target: str) -> str | None:
     """Say which file a target was loaded from."""
     place = target.partition(":")[0]
-    if place.endswith(".py") or os.sep in place:
+    if _is_file(place):
         return os.path.abspath(place)
     return getattr(sys.modules.get(place), "__file__", None)
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
 
 
 def _named(module: ModuleType, name: str, place: str, services: dict[str, Service]) -> Service:
