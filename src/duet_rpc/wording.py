@@ -130,6 +130,7 @@ _BEYOND_LIMIT = re.compile(r"Expected `([^`]*)` (.*)")
 _STEP = re.compile(r"\[(\.\.\.|\d+)\]|([^.\[]+)")
 
 _MAX_LOOK = 4096
+_MAX_SENTENCE = 4096
 _MAX_SHOWN = 80
 
 
@@ -155,9 +156,11 @@ def explain(
     that takes all of it.
     """
     text = str(error)
-    # Found from the end: what stands before may be the caller's own text, of any length.
-    at = text.rfind(" - at `")
-    sentence, path = (text, "") if at < 0 else (text[:at], text[at:])
+    # Found from the end: what stands before may be the caller's own text, of any length, and may
+    # itself look like a path. So only as much of either is looked at as msgspec writes by itself.
+    at = text.rfind(" - at `", max(0, len(text) - _MAX_SENTENCE))
+    at = len(text) if at < 0 else at
+    sentence, path = text[: min(at, _MAX_SENTENCE)], text[at:]
     steps = [inner or name for inner, name in _STEP.findall(path.rpartition("$")[2].rstrip("`"))]
     values = steps
     if rest is not None:
@@ -173,7 +176,7 @@ def explain(
         hint = _hint_at(hints, steps)
         return invalid(_joined(steps), type_name(hint), "nothing", hint)
     if sentence.startswith(_UNKNOWN):
-        name = sentence[len(_UNKNOWN) : -1]
+        name = sentence[len(_UNKNOWN) :].removesuffix("`")
         known = f"no such parameter (known: {', '.join(hints) or 'none'})"
         expected = "no such member" if steps else known
         return invalid(_joined([*steps, _shortened(name)]), expected, "a value")

@@ -33,6 +33,7 @@ class Case(NamedTuple):
 
 PARSE: list[Expected] = [(-32700, None, None)]
 FOUND: list[Expected] = []
+REFUSED: list[Expected] = [(-32602, None, 1)]
 
 
 def invalid(reason: str, id: Any = None) -> list[Expected]:
@@ -166,11 +167,11 @@ def envelopes() -> Iterator[Case]:
             body = b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member)
             yield Case(f"answer {member!r} {id!r}", frame(body), FOUND)
     for params in (b"[1]", b'{"a":1}', b'{"__proto__":{}}', b'{"":""}'):
-        yield Case(f"unwanted {params!r}", frame(call(params)), [(-32602, None, 1)])
+        yield Case(f"unwanted {params!r}", frame(call(params)), REFUSED)
     wrong = [b"{}", b"[]", b"[1]", b'{"level":5}', b'{"level":null}', b'{"level":"loud"}']
     for params in (*wrong, b'["debug","info"]', b'{"level":"%b"}' % (b"x" * 100_000)):
         body = call(params, b"setLogLevel")
-        yield Case(f"level {params[:20]!r}", frame(body), [(-32602, None, 1)])
+        yield Case(f"level {params[:20]!r}", frame(body), REFUSED)
     for method in (b"nothing", b"setLogLevel", b"$/cancelRequest", b"$/x", b"version"):
         body = b'{"jsonrpc":"2.0","method":"%b","params":[7]}' % method
         yield Case(f"notification {method!r}", frame(body), FOUND)
@@ -266,9 +267,11 @@ def worst() -> Iterator[Case]:
     backslashes = filled(b"\\\\", b'{"jsonrpc":"2.0","id":1,"method":"', b'"}')
     yield Case("a method of backslashes", frame(backslashes), NOTHING)
     long_name = filled(b"n", b'{"jsonrpc":"2.0","id":1,"method":"version","params":{"', b'":1}}')
-    yield Case("a parameter with a long name", frame(long_name), [(-32602, None, 1)])
+    yield Case("a parameter with a long name", frame(long_name), REFUSED)
     marks = filled(b" - at `$", b'{"jsonrpc":"2.0","id":1,"method":"version","params":{"', b'":1}}')
-    yield Case("a parameter named like a message of ours", frame(marks), [(-32602, None, 1)])
+    yield Case("a parameter named like a message of ours", frame(marks), REFUSED)
+    start = b'{"jsonrpc":"2.0","id":1,"method":"version","params":{" - at `$'
+    yield Case("a parameter named like a path", frame(filled(b".a", start, b'":1}}')), REFUSED)
     digits = filled(b"9", b'{"jsonrpc":"2.0","id":"n","method":1,"x":', b"}")
     yield Case("a number of ten million digits", frame(digits), invalid("invalid-envelope", "n"))
     cut = filled(b'"a":"b",', b"{", b"")
