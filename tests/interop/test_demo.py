@@ -72,10 +72,27 @@ def test_it_is_coloured_on_a_terminal_unless_asked_not_to_be() -> None:
     ],
 )
 def test_it_fails_if_an_answer_is_wrong(tmp_path: Path, right: str, wrong: str, told: str) -> None:
-    shutil.copy(EXAMPLES / "demo.py", tmp_path)
-    bank = (EXAMPLES / "bank.py").read_text("utf-8")
-    assert right in bank
-    (tmp_path / "bank.py").write_text(bank.replace(right, wrong), "utf-8")
-    demo = play(tmp_path)
+    assert told in play_sabotaged(tmp_path, "bank.py", right, wrong)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        pytest.param("cents = cents + ?", "cents = 1 + cents + ?", id="money out of nothing"),
+        pytest.param("post.write(text", "post.write(text + '\\n' + text", id="two letters"),
+    ],
+)
+def test_it_fails_if_a_promise_is_not_kept(tmp_path: Path, right: str, wrong: str) -> None:
+    assert "promised" in play_sabotaged(tmp_path, "durable_bank.py", right, wrong)
+
+
+def play_sabotaged(folder: Path, name: str, right: str, wrong: str) -> str:
+    """Play the demo with something else in one of its files; return its last line."""
+    for example in EXAMPLES.glob("*.py"):
+        shutil.copy(example, folder)
+    text = (folder / name).read_text("utf-8")
+    assert right in text
+    (folder / name).write_text(text.replace(right, wrong), "utf-8")
+    demo = play(folder)
     assert demo.returncode == 1, demo.stdout
-    assert told in demo.stdout.splitlines()[-1]
+    return demo.stdout.splitlines()[-1]
