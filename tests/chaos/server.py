@@ -1,0 +1,206 @@
+"""A server process of the chaos tests: every kind of command, and notes of all that it does.
+
+    python -m tests.chaos.server '{"name": …, "socket": …, "url": …, "events": …, "lease": …}'
+
+Handlers note their start, their effect and their end in a file that is not the ledger's; a
+transactional one has its effect in a table of the store's own database. The `without` setting takes
+one protection of the ledger away, so that the checker can be seen to find what that does.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from duet_rpc import Context, RpcError, Server, Service, Transaction
+from duet_rpc.ledger import Ledger, open_store
+from duet_rpc.ledger.heart import Beat, Heart
+from duet_rpc.policy import PRODUCTION
+
+Note = Callable[..., None]
+
+
+class Declined(RpcError):
+    """An error that the commands declare."""
+
+    code, message = 402, "Declined"
+
+
+class Work:
+    """One run of a command: its notes, its waiting, its way to end."""
+
+    def __init__(self, note: Note, ctx: Context, value: str, end: str):
+        self.run = secrets.token_hex(8)
+        self.value = value
+        self._end = end
+        self._note = note
+        self._who = {
+            "run": self.run,
+            "call": ctx.trace_parent,
+            "method": ctx.method,
+            "key": ctx.idempotency_key,
+        }
+        note("start", **self._who)
+
+    def effect(self) -> None:
+        self._note("effect", **self._who, value=self.value)
+
+    def row(self) -> tuple[Any, ...]:
+        return (*self._who.values(), self.value)
+
+    def end(self) -> dict[str, str]:
+        self._note("end", **self._who, failed=self._end == "fail")
+        if self._end == "decline":
+            raise Declined(data={"run": self.run, "value": self.value})
+        if self._end == "fail":
+            raise ValueError("the text of this exception is nobody's business")
+        return {"run": self.run, "value": self.value}
+
+
+def plain_service(note: Note) -> Service:
+    """Make the commands that every store can keep, as `def` and as `async def`."""
+    service = Service("bank")
+
+    @service.query(inline=True)
+    def echo(value: str) -> str:
+        return value
+
+    @service.command
+    def once(value: str, before: float, after: float, end: str, ctx: Context) -> dict[str, str]:
+        work = Work(note, ctx, value, end)
+        time.sleep(before)
+        work.effect()
+        time.sleep(after)
+        return work.end()
+
+    @service.command
+    async def once_async(
+        value: str, before: float, after: float, end: str, ctx: Context
+    ) -> dict[str, str]:
+        work = Work(note, ctx, value, end)
+        await asyncio.sleep(before)
+        work.effect()
+        await asyncio.sleep(after)
+        return work.end()
+
+    service.command(name="bank.safe", retry_safe=True)(once)
+    service.command(name="bank.safe_async", retry_safe=True)(once_async)
+    return service
+
+
+def transactional_service(note: Note, insert: str) -> Service:
+    """Make the commands whose effects are rows of the store's own database."""
+    service = Service("bank")
+
+    @service.command
+    def move(
+        value: str, before: float, after: float, end: str, ctx: Context, db: Transaction
+    ) -> dict[str, str]:
+        work = Work(note, ctx, value, end)
+        time.sleep(before)
+        db.execute(insert, work.row())
+        time.sleep(after)
+        return work.end()
+
+    @service.command
+    async def move_async(
+        value: str, before: float, after: float, end: str, ctx: Context, db: Transaction
+    ) -> dict[str, str]:
+        work = Work(note, ctx, value, end)
+        await asyncio.sleep(before)
+        inserted = db.execute(insert, work.row())
+        if inspect.isawaitable(inserted):
+            await inserted
+        await asyncio.sleep(after)
+        return work.end()
+
+    return service
+
+
+def notes_to(path: str, server: str) -> Note:
+    """Make what appends a line to a file, whole, whoever else does the same."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def note(what: str, **fields: Any) -> None:
+        line = {"what": what, "server": server, "at": time.monotonic(), **fields}
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+
+    return note
+
+
+def note_late_hearts(note: Note, lease: float) -> None:
+    """Note when a lease is lost because the machine or the store is slow: that is a fault too."""
+    renew_together = Heart._renew_together
+
+    def timed(self: Heart, beats: list[Beat]) -> None:
+        oldest = min(beat.renewed for beat in beats)
+        try:
+            renew_together(self, beats)
+        finally:
+            if time.monotonic() - oldest > lease * 0.9:
+                note("late", began=oldest)
+
+    Heart._renew_together = timed  # type: ignore[method-assign]
+
+
+def take_away(protection: str, note: Note) -> None:
+    """Break the ledger in one way; only this process, only in these tests."""
+    from duet_rpc.ledger import fingerprint, machine, sqlite, sqlite_file, sqlite_transaction
+
+    if protection == "fingerprint":
+        fingerprint.fingerprint = lambda *_: b"f" * 32  # type: ignore[assignment]
+    elif protection == "lease":
+        Heart.keep = lambda self, beat: None  # type: ignore[method-assign]
+    elif protection == "fencing":
+
+        def finish(operation: Any, record: Any, now: float) -> Any:
+            return machine.Decision(
+                machine.Kept(), machine.finished(record, operation.outcome, now, operation.ttl)
+            )
+
+        machine.decide_finish = finish
+        vars(sqlite)["IS_POSSIBLE"] = False
+    elif protection == "transaction":
+
+        def end(self: Any, fence: str, outcome: bytes, ttl: float) -> None:
+            """Commit the effect first and its record afterwards, as if they could be parted."""
+            self.connection.execute(fence)
+            self.connection.execute("COMMIT")
+            note("between")
+            time.sleep(0.5)
+            self.connection.execute("BEGIN IMMEDIATE")
+            record = self._guests.finish(self._record, outcome, ttl)
+            sqlite_file.save(self.connection, record)
+            self.connection.execute("COMMIT")
+            self._guests.take_back()
+
+        sqlite_transaction.SqliteTransaction._end = end  # type: ignore[method-assign]
+    else:
+        raise AssertionError(f"there is no protection {protection!r} to take away")
+
+
+def main(settings: dict[str, Any]) -> None:
+    note = notes_to(settings["events"], settings["name"])
+    lease: float = settings["lease"]
+    note_late_hearts(note, lease)
+    if settings.get("without"):
+        take_away(settings["without"], note)
+    service = plain_service(note)
+    url: str = settings["url"]
+    if url.startswith("sqlite:"):
+        service.include(transactional_service(note, "INSERT INTO effects VALUES (?, ?, ?, ?, ?)"))
+    elif url.startswith("postgresql:"):
+        service.include(
+            transactional_service(note, "INSERT INTO effects VALUES (%s, %s, %s, %s, %s)")
+        )
+    server = Server(service, policy=PRODUCTION, store=Ledger(open_store(url), lease=lease))
+    server.run_unix(settings["socket"], on_start=lambda address: note("ready", pid=os.getpid()))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
