@@ -152,12 +152,15 @@ _SMALL_BATCH = 10_000
 
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_any = msgspec.json.Decoder().decode
 
 
 class _Meta(Struct):
-    idempotency_key: Any = UNSET
-    traceparent: Any = UNSET
-    progressToken: Any = None
+    """What of `params._meta` is ours. Raw, because a peer may send anything under these names."""
+
+    idempotency_key: Raw | UnsetType = UNSET
+    traceparent: Raw | UnsetType = UNSET
+    progressToken: Raw | UnsetType = UNSET
 
 
 _NO_META = _Meta()
@@ -172,7 +175,19 @@ def _meta(raw: Raw) -> _Meta:
         return _NO_META
 
 
+def _short(raw: Raw | UnsetType) -> Any:
+    """Decode one of our own small values; None is anything that cannot be one."""
+    if raw is UNSET:
+        return UNSET
+    try:
+        return _decode_any(raw) if memoryview(raw).nbytes <= _MAX_SHORT else None
+    except msgspec.ValidationError:
+        return None
+
+
 _MAX_KEY = 255
+_MAX_SHORT = 12 * _MAX_KEY + 2
+"""The longest spelling of a key: every character two escaped halves, and the quotes."""
 
 
 class Dispatcher:
@@ -219,6 +234,7 @@ class Dispatcher:
         method.parameters.give_key(bound, key)
         context = None
         if method.parameters.context is not None or key is not None:
+            trace_parent = _short(meta.traceparent)
             context = Context(
                 peer,
                 method.name,
@@ -226,9 +242,10 @@ class Dispatcher:
                 connection_id=connection_id,
                 principal=principal,
                 idempotency_key=key,
-                trace_parent=meta.traceparent if isinstance(meta.traceparent, str) else None,
+                trace_parent=trace_parent if isinstance(trace_parent, str) else None,
             )
-            context.progress_token = meta.progressToken
+            token = _short(meta.progressToken)
+            context.progress_token = None if token is UNSET else token
         return Job(id, method, bound, message.params, context, key, connection_id)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
@@ -251,12 +268,12 @@ class Dispatcher:
         """Find the idempotency key of a command, beside its params or in their `_meta`."""
         if method.kind is not Kind.COMMAND:
             return None
-        key = meta.idempotency_key if bound.key is UNSET else bound.key
+        key = _short(meta.idempotency_key if bound.key is UNSET else bound.key)
         if isinstance(key, str) and 1 <= len(key) <= _MAX_KEY and key.isprintable():
             return key
         if key is UNSET and not self.policy.key_required:
             return None
-        received = "nothing" if key is UNSET else "another type"
+        received = "nothing" if key is UNSET else "another value"
         if isinstance(key, str):
             received = f"{len(key)} characters" if key.isprintable() else "unprintable characters"
         raise InvalidParams(

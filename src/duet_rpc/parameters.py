@@ -41,7 +41,7 @@ class Bound(msgspec.Struct, gc=False):
     """The params of one request, decoded: ready for the adapter."""
 
     values: Any
-    key: Any = UNSET
+    key: Raw | UnsetType = UNSET
     """What came as the idempotency key, unchecked; UNSET if none did."""
     meta: Raw | UnsetType = UNSET
 
@@ -140,7 +140,8 @@ class Parameters:
         for parameter in self.listed:
             name = parameter.name
             if parameter is self._key:
-                fields[name] = (name, Any, UNSET)  # its own rule checks it, wherever it came from
+                # Its own rule checks it, wherever it came from.
+                fields[name] = (name, Raw | UnsetType, UNSET)
             elif array_like and not parameter.positional:
                 unreachable[name] = parameter.default
             elif parameter.required:
@@ -150,7 +151,7 @@ class Parameters:
         if not array_like:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
-                fields.setdefault(KEY, (KEY, Any, UNSET))
+                fields.setdefault(KEY, (KEY, Raw | UnsetType, UNSET))
             fields.setdefault(META, (META, Raw | UnsetType, UNSET))
         return msgspec.defstruct(
             "Params",

@@ -189,9 +189,10 @@ def test_a_key_is_optional_where_the_policy_says_so() -> None:
         ("", "0 characters"),
         ("k" * 256, "256 characters"),
         ("a\nb", "unprintable characters"),
-        (7, "another type"),
-        (None, "another type"),
-        ([], "another type"),
+        (7, "another value"),
+        (None, "another value"),
+        ([], "another value"),
+        (["x"] * 9999, "another value"),
     ],
 )
 def test_a_key_is_a_printable_string(key: Any, received: str) -> None:
@@ -205,6 +206,18 @@ def test_a_key_is_a_printable_string(key: Any, received: str) -> None:
 def test_the_longest_key_passes() -> None:
     key = "é" * 255
     assert prepare(dispatcher(), "pay", {"amount": 1, "idempotency_key": key}).key == key
+
+
+def test_a_key_may_be_spelled_in_the_longest_way() -> None:
+    params = b'{"amount":1,"idempotency_key":"%b"}' % (b"\\ud83d\\ude00" * 255)
+    job = dispatcher().prepare(Request(b"1", "pay", params), PEER, "c1", "local")
+    assert job.key == "\U0001f600" * 255
+
+
+def test_a_key_that_is_no_number_either_is_refused() -> None:
+    params = b'{"amount":1,"idempotency_key":1e999}'
+    with pytest.raises(InvalidParams):
+        dispatcher().prepare(Request(b"1", "pay", params), PEER, "c1", "local")
 
 
 def test_a_query_has_no_key() -> None:
