@@ -369,20 +369,19 @@ class Dispatcher:
         failed, notify, answer_batch = self._failed, self._notified, self._answer_batch
 
         def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
+            size = len(body)
             try:
-                message = decode(body) if len(body) < LARGE else decode_large(decode, body)
+                message = decode(body) if size < LARGE else decode_large(decode, body)
             except BaseException:  # also out of a type's own check; the long way says what it is
                 if max_batch and body[:1] == b"[" and body.count(b",") < _SMALL_BATCH:
                     return answer_batch(body, decode_batch, connection_id)
                 return None
             id = message.id
-            # Zero may have been spelled -0, and a string with an escape in several ways.
-            if not id:
-                if id is not UNSET:
+            if (not id or id.__class__ is str) and id is not UNSET:
+                # Zero may have been spelled -0, and a string with an escape in several ways.
+                if b"\\" in body or (not id and b"-0" in body):
                     return None
-            elif id.__class__ is str and b"\\" in body:
-                return None
-            if (len(body) > small or not body.isascii()) and not is_json_text(body, max_depth):
+            if (size > small or not body.isascii()) and not is_json_text(body, max_depth):
                 return None
             if id is UNSET:
                 return notify(message, connection_id)
@@ -408,11 +407,14 @@ class Dispatcher:
         ids = [message.id for message in messages if message.id is not UNSET]
         if (
             not 0 < len(messages) <= self.policy.max_batch
-            or not all(ids)
             or len(set(ids)) < len(ids)
             or b"\\" in body
+            or (0 in ids and b"-0" in body)
             or not is_json_text(body, self.policy.max_depth)
-            or (len(ids) < len(messages) and not all(m.id or m.notifiable for m in messages))
+            or (
+                len(ids) < len(messages)
+                and not all(m.id is not UNSET or m.notifiable for m in messages)
+            )
         ):
             return None
         answers: list[_Answer | Raw] = []
