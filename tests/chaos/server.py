@@ -135,17 +135,25 @@ def notes_to(path: str, server: str) -> Note:
 
 def note_late_hearts(note: Note, lease: float) -> None:
     """Note when a lease is lost because the machine or the store is slow: that is a fault too."""
-    renew_together = Heart._renew_together
+    renew_together, drop = Heart._renew_together, Heart.drop
+
+    def look_at(renewed: float) -> None:
+        if time.monotonic() - renewed > lease * 0.9:
+            note("late", began=renewed)
 
     def timed(self: Heart, beats: list[Beat]) -> None:
         oldest = min(beat.renewed for beat in beats)
         try:
             renew_together(self, beats)
         finally:
-            if time.monotonic() - oldest > lease * 0.9:
-                note("late", began=oldest)
+            look_at(oldest)
+
+    def timed_drop(self: Heart, beat: Beat) -> None:
+        drop(self, beat)
+        look_at(beat.renewed)
 
     Heart._renew_together = timed  # type: ignore[method-assign]
+    Heart.drop = timed_drop  # type: ignore[method-assign]
 
 
 def take_away(protection: str, note: Note) -> None:
@@ -153,9 +161,10 @@ def take_away(protection: str, note: Note) -> None:
     from duet_rpc.ledger import fingerprint, machine, sqlite, sqlite_file, sqlite_transaction
 
     if protection == "fingerprint":
-        fingerprint.fingerprint = lambda *_: b"f" * 32  # type: ignore[assignment]
+        fingerprint.fingerprint = lambda *_: b"f" * 32
     elif protection == "lease":
         Heart.keep = lambda self, beat: None  # type: ignore[method-assign]
+        Heart.drop = lambda self, beat: None  # type: ignore[method-assign]
     elif protection == "fencing":
 
         def finish(operation: Any, record: Any, now: float) -> Any:
@@ -163,7 +172,7 @@ def take_away(protection: str, note: Note) -> None:
                 machine.Kept(), machine.finished(record, operation.outcome, now, operation.ttl)
             )
 
-        machine.decide_finish = finish
+        vars(machine)["decide_finish"] = finish
         vars(sqlite)["IS_POSSIBLE"] = False
     elif protection == "transaction":
 

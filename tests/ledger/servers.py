@@ -132,14 +132,15 @@ class Postgres(Server):
 class Valkey(Server):
     """Valkey on a unix socket, with an append-only file."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, appendfsync: str = "everysec") -> None:
         super().__init__("duet-vk-")
+        self.appendfsync = appendfsync
         self.url = f"unix://{self.directory}/socket"
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         options = ["--port", "0", "--unixsocket", str(self.directory / "socket")]
         options += ["--dir", str(self.directory), "--save", "", "--appendonly", "yes"]
-        options += ["--appendfsync", "everysec", "--daemonize", "no"]
+        options += ["--appendfsync", self.appendfsync, "--daemonize", "no"]
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(
                 [get_binary_path(), *options],
