@@ -55,7 +55,7 @@ class Call(Struct, forbid_unknown_fields=True):
 @output_options
 def command(
     words: tuple[str, ...],
-    timeout: float,
+    timeout: float | None,
     framing: str,
     verbose: bool,
     format_: str | None,

@@ -46,7 +46,7 @@ def command(
     notify: bool,
     is_command: bool | None,
     key: str | None,
-    timeout: float,
+    timeout: float | None,
     framing: str,
     verbose: bool,
     format_: str | None,
@@ -83,7 +83,7 @@ def command(
     if isinstance(params, dict) and "idempotency_key" in params and key is None and not notify:
         key = _key_of(params)
     attempt = Attempt(method=method, key=key, sent=False, given_as_text=text_items(items))
-    call = _Call(attempt, params, is_command)
+    call = _Call(server, attempt, params, is_command)
     failure: DuetError | None = None
     result = b""
     try:
@@ -110,7 +110,10 @@ def command(
 class _Call:
     """One call, which learns on the way what it calls."""
 
-    def __init__(self, attempt: Attempt, params: Any, is_command: bool | None) -> None:
+    def __init__(
+        self, server: Server, attempt: Attempt, params: Any, is_command: bool | None
+    ) -> None:
+        self._total_timeout = server.total_timeout
         self._attempt = attempt
         self._params = params
         self._is_command = is_command
@@ -144,6 +147,7 @@ class _Call:
             params,
             returns=Raw,
             on_progress=self._on_progress if wants_news else None,
+            total_timeout=self._total_timeout if wants_news else None,
         )
         return result
 

@@ -8,7 +8,7 @@ import click
 
 from duet_rpc.cli.commands_store import opened, store_option
 from duet_rpc.cli.failures import ERROR_ANSWER
-from duet_rpc.cli.output import Failed, Output, output_options, tell
+from duet_rpc.cli.output import Failed, Output, cut, output_options, tell
 
 if TYPE_CHECKING:
     from duet_rpc.ledger.machine import Identity, Record
@@ -312,7 +312,12 @@ def _confirm(record: "Record") -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("there is nobody to ask; say --yes to forget it")
     age = in_words(time.time() - record.created_at)
-    became = said_outcome(record) or "running"
-    tell(f"{named(record.identity)}: begun {age} ago, {record.state.value}: {became}")
-    if not click.confirm("Forget it? A retry would run it again.", err=True):
+    became = f": {cut(said_outcome(record), 60)}" if said_outcome(record) else ""
+    tell(f"{named(record.identity)}: begun {age} ago, {record.state.value}{became}")
+    try:
+        wanted = click.confirm("Forget it? A retry would run it again.", err=True)
+    except click.Abort:
+        tell("")
+        wanted = False
+    if not wanted:
         raise Failed("nothing was changed", ERROR_ANSWER)

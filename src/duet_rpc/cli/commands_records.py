@@ -1,5 +1,6 @@
 """Records of commands as operators read them, and as their programs do."""
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +33,12 @@ def named(identity: Identity) -> str:
     """Name a command in a sentence."""
     whose = "" if identity.principal == "local" else f" of {safe(identity.principal)}"
     return f"{safe(identity.method)} {safe(identity.key)}{whose}"
+
+
+def command_words(identity: Identity) -> str:
+    """Write the words of a command line that mean this command."""
+    principal = [] if identity.principal == "local" else ["--principal", identity.principal]
+    return safe(shlex.join([identity.method, identity.key, *principal]))
 
 
 def as_json(record: Record) -> dict[str, Any]:
@@ -87,8 +94,8 @@ def said_counts(counts: Counts, now: float, output: Output) -> str:
 def _counted(count: int, state: str, oldest: float | None, now: float) -> str:
     if oldest is None:
         return f"{count} {state}"
-    since = f"since {in_words(now - oldest)}"
-    return f"{count} {state} ({since if count == 1 else f'the oldest {since}'})"
+    age = f"for {in_words(now - oldest)}"
+    return f"{count} {state} ({age if count == 1 else f'the oldest {age}'})"
 
 
 def said_outcome(record: Record) -> str:
@@ -138,7 +145,7 @@ def page(record: Record, now: float, output: Output) -> list[str]:
     elif record.lease_until > now:
         rows.append(("lease", f"for {in_words(record.lease_until - now)} more"))
     else:
-        rows.append(("lease", f"over since {in_words(now - record.lease_until)}"))
+        rows.append(("lease", f"ended {in_words(now - record.lease_until)} ago"))
     rows.append(("kept for", f"{in_words(record.expires_at - now)} more"))
     lines = [output.strong(f"{safe(record.identity.method)} {safe(record.identity.key)}")]
     lines += [f"  {line}" for line in columns(rows, 10_000)]
@@ -146,13 +153,13 @@ def page(record: Record, now: float, output: Output) -> list[str]:
         value = msgspec.json.format(b"{%b}" % record.outcome, indent=2)
         lines += ["", output.coloured(safe_json(value))]
     elif record.state is State.UNKNOWN:
-        method, key = safe(record.identity.method), safe(record.identity.key)
+        this = command_words(record.identity)
         lines += [
             "",
-            "A run was cut off; whether its effect happened has to be found out. Then:",
-            f"  duet-rpc commands resolve {method} {key} --result JSON",
-            f"  duet-rpc commands resolve {method} {key} --error CODE MESSAGE",
-            f"  duet-rpc commands forget {method} {key}    if it did not happen and may run anew",
+            "A run was cut off; whether its effect happened has to be found out. Then, one of:",
+            f"  duet-rpc commands resolve {this} --result JSON",
+            f"  duet-rpc commands resolve {this} --error CODE MESSAGE",
+            f"  duet-rpc commands forget {this}    (it did not happen, and a retry may run it)",
         ]
     return lines
 

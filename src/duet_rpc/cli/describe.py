@@ -26,7 +26,7 @@ PROMISES = {
 @output_options
 def command(
     words: tuple[str, ...],
-    timeout: float,
+    timeout: float | None,
     framing: str,
     verbose: bool,
     format_: str | None,

@@ -1,5 +1,6 @@
 """What a failed call means to the person who made it: an exit code, a line, and what to do next."""
 
+import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -157,7 +158,7 @@ def _details(error: RpcError) -> list[str]:
         if _is_ours(error) and set(data) == {"reason"}:
             return []
         if set(data) == {"detail"} and isinstance(data["detail"], str):
-            return [f"{safe(data['detail'])}"]
+            return [safe(data["detail"])]
     try:
         return [compact(data)]
     except (TypeError, ValueError):  # it came as JSON, so this cannot be; a report must not fail
@@ -179,9 +180,8 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
             return ["A command is not sent with --notify: its outcome could not be answered."]
         case InternalError():
             reference = error.data.get("reference") if isinstance(error.data, dict) else None
-            return (
-                [f"The server's log tells why, under {safe(str(reference))}."] if reference else []
-            )
+            told = f"The server's log tells why, under {safe(str(reference))}."
+            return [told] if reference else []
     if not _is_ours(error):
         return []
     match error:
@@ -195,8 +195,8 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
             return [
                 "A run was cut off, and nobody can know whether its effect happened; it is not run"
                 " again.",
-                "Find out, and tell the store:"
-                f" duet-rpc commands resolve {attempt.method} {attempt.key or 'KEY'} --store URL",
+                "Its operator can look it up and settle it:"
+                f" duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}",
             ]
         case ResultUnserializable():
             return ["It happened; only its result cannot be sent."]

@@ -20,7 +20,7 @@ from duet_rpc.cli.talking import talking
 def command(
     words: tuple[str, ...],
     all_: bool,
-    timeout: float,
+    timeout: float | None,
     framing: str,
     verbose: bool,
     format_: str | None,
@@ -56,7 +56,8 @@ def command(
     else:
         output.line("The server has no methods of its own.")
     if rest:
-        output.line(output.faint(f"and what every daemon has (--all): {', '.join(rest)}"))
+        usual_names = f"and what every daemon has (--all): {', '.join(rest)}"
+        output.line(output.faint(click.wrap_text(usual_names, output.width)))
 
 
 def _described(method: Found) -> dict[str, str | None]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+USUAL_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 10.0
 MAX_TAIL = 20
 _SERVER = "duet_rpc.server"
@@ -31,10 +32,9 @@ _OPTIONS = (
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
-        default=30.0,
-        show_default=True,
         metavar="SECONDS",
-        help="How long to wait for the answer; inf for as long as the connection lives.",
+        help="How long to wait for the answer; inf for as long as the connection lives."
+        "  [30, and again after each news of progress]",
     ),
     click.option(
         "--framing",
@@ -82,16 +82,19 @@ class ReachingCommand(click.Command):
 class Server:
     """The server that a command line names, and how to talk to it."""
 
-    def __init__(self, opener: "Opener", timeout: float, framing: str) -> None:
+    def __init__(self, opener: "Opener", timeout: float | None, framing: str) -> None:
         self._opener = opener
         self._framing = framing
-        self.timeout = None if timeout == float("inf") else timeout
+        finite = None if timeout == float("inf") else timeout
+        self._timeout = USUAL_TIMEOUT if timeout is None else finite
+        self.total_timeout = finite
+        """What news of progress cannot prolong: the time that was asked for."""
         self.stderr: deque[str] = deque(maxlen=MAX_TAIL)
         """The last lines that a started server wrote to its stderr."""
 
     @classmethod
     def of(
-        cls, words: Sequence[str], *, timeout: float, framing: str, verbose: bool
+        cls, words: Sequence[str], *, timeout: float | None, framing: str, verbose: bool
     ) -> "tuple[Server, list[str]]":
         """Find the server that is meant, and the words that are left."""
         from duet_rpc.transports.links import ChildOpener, SocketOpener
@@ -116,12 +119,13 @@ class Server:
         from duet_rpc.blocking import Client
 
         framing: Any = self._framing
-        return Client(self._opener, timeout=self.timeout, framing=framing)
+        return Client(self._opener, timeout=self._timeout, framing=framing)
 
 
-def _at_address(target: str, timeout: float, opener: Any) -> "Opener":
+def _at_address(target: str, timeout: float | None, opener: Any) -> "Opener":
+    patience = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
     try:
-        found: Opener = opener(target, timeout=min(timeout, CONNECT_TIMEOUT))
+        found: Opener = opener(target, timeout=patience)
     except UsageError:
         raise click.UsageError(
             "which server? Begin with tcp://HOST:PORT or unix:PATH, or end with"
