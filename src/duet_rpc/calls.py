@@ -83,7 +83,7 @@ class _Answer(Struct, gc=False, forbid_unknown_fields=True):
 
 class _Progress(Struct):
     token: int
-    value: Any = None
+    value: Raw = Raw(b"null")  # decoded only for somebody who waits for it
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
@@ -290,7 +290,10 @@ class Calls:
         waiter = self.open.get(progress.token)
         if waiter is None:
             return False
-        waiter.progress(progress.value)
+        try:
+            waiter.progress(msgspec.json.decode(progress.value))
+        except msgspec.ValidationError:
+            return False  # a number beyond all bounds
         return True
 
     def _put(self, frame: bytes, ids: list[int]) -> None:

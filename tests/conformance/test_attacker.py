@@ -257,6 +257,14 @@ def worst() -> Iterator[Case]:
     ):
         yield Case(name, frame(filled(unit, head, last + b"]}")), NOTHING)
     yield Case("members that are ignored", frame(filled(b"{},", unwanted, b"1]}}")), FOUND)
+    meta = b'{"jsonrpc":"2.0","id":0,"method":"version","params":{"_meta":{"traceparent":['
+    yield Case("trace context", frame(filled(b"{},", meta, b"1]}}}")), FOUND)
+    progress = b'{"jsonrpc":"2.0","method":"$/progress","params":{"token":1,"value":['
+    yield Case("progress", frame(filled(b"{},", progress, b"1]}}")), FOUND)
+    cancel = b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":['
+    yield Case("cancellation", frame(filled(b"{},", cancel, b"1]}}")), FOUND)
+    answer = b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":['
+    yield Case("an error of the peer", frame(filled(b"{},", answer, b"1]}}")), FOUND)
     yield Case("open lists", frame(b"[" * LIMIT), PARSE)
     yield Case("open pairs", frame(filled(b"[[],", b"", b"")), PARSE)
     yield Case("one deep nest", frame(b"[" * (LIMIT // 2) + b"]" * (LIMIT // 2)), PARSE)
