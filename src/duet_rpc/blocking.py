@@ -252,7 +252,8 @@ class _Host(ThreadHost):
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from a handler."""
-        self._client._send(method, encode_params(params), self)
+        client = self._client
+        client._send(method, encode_params(params), client._timeout, self).result()
 
     def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
         """Call the server from a handler."""
@@ -314,6 +315,7 @@ class Client:
             service or Service(), policy, log=log or Silence(), shares_thread=True
         )
         self._caller = Caller(self, timeout=timeout, retry=retry)
+        self._timeout = timeout
         self._host: _Host | None = None
         self._lost: Exception | None = None
         self._closed = False
@@ -511,8 +513,8 @@ class Client:
         return run(self._caller.outcome(method, key, self._caller.expected(Any, timeout)))
 
     def notify(self, method: str, params: Any = None) -> None:
-        """Send a notification."""
-        self._send(method, encode_params(params))
+        """Send a notification; waits while the server does not read, up to the usual timeout."""
+        self._send(method, encode_params(params), self._timeout, None).result()
 
     def batch(self) -> "Batch":
         """Gather calls and send them together: `with client.batch() as batch: ...`."""
@@ -586,10 +588,9 @@ class Client:
                     reply.cancel()
         return refusal[0] if refusal else None
 
-    def send(self, method: str, params: bytes | None) -> Awaitable[None]:
-        """Send a notification."""
-        self._send(method, params)
-        return _Done()
+    def send(self, method: str, params: bytes | None, patience: float | None) -> _Reply:
+        """Send a notification; the server has so many seconds to read what was sent before."""
+        return self._send(method, params, patience, None)
 
     def pause(self, seconds: float) -> Awaitable[None]:
         """Wait between two tries."""
@@ -600,14 +601,15 @@ class Client:
         """Tell the time."""
         return time.monotonic()
 
-    def _send(self, method: str, params: bytes | None, only: _Host | None = None) -> None:
-        """Send a notification; wait for a server that does not read, as long as for an answer."""
-        reply = _Reply(self, method, self._caller.usual)
+    def _send(
+        self, method: str, params: bytes | None, patience: float | None, only: _Host | None
+    ) -> _Reply:
+        reply = _Reply(self, method, self._caller.expected(Any, patience))
         with _Connected(self, reply, only) as host:
             self._unsent.append(reply)
             host.connection.calls.notify(method, params)
             self._sent(host)
-        reply.result()
+        return reply
 
     def _sent(self, host: _Host) -> None:
         """See to what was just put on its way. The lock is held."""

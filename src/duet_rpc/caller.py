@@ -107,8 +107,8 @@ class Face(Protocol):
         """Send items in one array and settle each; return the error if the array was refused."""
         ...
 
-    def send(self, method: str, params: bytes | None) -> Awaitable[None]:
-        """Send a notification."""
+    def send(self, method: str, params: bytes | None, patience: float | None) -> Answer:
+        """Send a notification; settle when it is on its way, which takes a server that reads."""
         ...
 
     def pause(self, seconds: float) -> Awaitable[None]:
@@ -226,16 +226,17 @@ class Caller:
         return waiting
 
     async def _send_singly(self, items: Sequence[Item]) -> None:
+        waits = [item.waits_for.timeout for item in items if item.expected is not None]
+        patience = self._timeout if not waits else _longest(waits)
         sent: list[tuple[Item, Answer]] = []
         try:
             for item in items:
                 try:
                     if item.expected is None:
-                        await self._face.send(item.method, item.params)
-                        item.settle(None, None)
+                        answer = self._face.send(item.method, item.params, patience)
                     else:
                         answer = self._face.request(item.method, item.params, item.waits_for)
-                        sent.append((item, answer))
+                    sent.append((item, answer))
                 except TransportError as error:
                     item.settle(None, error)
             for item, answer in sent:
@@ -246,6 +247,11 @@ class Caller:
         finally:
             for _, answer in sent:
                 answer.cancel()
+
+
+def _longest(waits: Sequence[float | None]) -> float | None:
+    seconds = [wait for wait in waits if wait is not None]
+    return max(seconds) if len(seconds) == len(waits) else None
 
 
 def _settle_all(items: Sequence[Item], error: Exception) -> None:

@@ -315,8 +315,11 @@ class Client:
         return self._caller.outcome(method, key, self._caller.expected(Any, timeout))
 
     async def notify(self, method: str, params: Any = None) -> None:
-        """Send a notification."""
-        await self.send(method, encode_params(params))
+        """Send a notification; waits while the server does not read, up to the usual timeout."""
+        encoded = encode_params(params)
+        if self._host is None:
+            await self._connected()
+        await self.send(method, encoded, self._timeout)
 
     def batch(self) -> "Batch":
         """Gather calls and send them together: `async with client.batch() as batch: ...`."""
@@ -443,19 +446,32 @@ class Client:
                     _look_at(reply)
         return refusal[0] if refusal else None
 
-    async def send(self, method: str, params: bytes | None) -> None:
-        """Send a notification on the connection that is there, or on a new one.
+    def send(
+        self, method: str, params: bytes | None, patience: float | None
+    ) -> asyncio.Future[None]:
+        """Send a notification; the server has so many seconds to read what was sent before."""
+        host = self._host
+        if host is not None:
+            host.connection.calls.notify(method, params)
+            if not host.connection.calls.holds:
+                sent = self._loop.create_future()
+                sent.set_result(None)
+                return sent
+            return self._loop.create_task(self._wait_until_sent(host, method, patience))
+        return self._loop.create_task(self._connect_and_send(method, params, patience))
 
-        Waits for a server that does not read, as long as for an answer.
-        """
-        host = await self._connected()
-        calls = host.connection.calls
-        calls.notify(method, params)
-        until = None if self._timeout is None else self._loop.time() + self._timeout
-        while calls.holds:
+    async def _connect_and_send(
+        self, method: str, params: bytes | None, patience: float | None
+    ) -> None:
+        await self._connected()
+        await self.send(method, params, patience)
+
+    async def _wait_until_sent(self, host: LoopHost, method: str, patience: float | None) -> None:
+        until = None if patience is None else self._loop.time() + patience
+        while host.connection.calls.holds:
             left = None if until is None else until - self._loop.time()
             if left is not None and left <= 0:
-                raise CallTimeout(f"{method}: not sent within {self._timeout:g} s")
+                raise CallTimeout(f"{method}: not sent within {patience:g} s")
             await host.moved(left)
         if host.closed and host.lost_by is not None:
             raise copy.copy(host.lost_by)

@@ -1,6 +1,7 @@
 """Time that a test controls: an event loop that jumps over waits, and a clock to set by hand."""
 
 import asyncio
+import random
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -33,14 +34,17 @@ class ManualClock:
 class _Jump(selectors.DefaultSelector):
     """Looks at descriptors without waiting; where it would wait, the clock moves instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int | None) -> None:
         super().__init__()
         self.clock = ManualClock(0.0)
         self.threads = 0
+        self._random = None if seed is None else random.Random(seed)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready; if nothing is, it is `timeout` seconds later now."""
         ready = super().select(0)
+        if self._random is not None:
+            self._random.shuffle(ready)
         if ready or (timeout is not None and timeout <= 0):
             return ready
         if timeout is None:
@@ -62,10 +66,13 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     Everything has to happen in this loop: both ends of a connection, over sockets of this process.
     What would run in an executor runs at once. A handler without `async` has a thread, which is
     given a moment before time jumps; declare it `inline` where the order of events matters.
+
+    With a `seed`, descriptors that are ready at the same moment have their turn in an order of its
+    choice: the same for the same seed, another for another.
     """
 
-    def __init__(self) -> None:
-        self._jump = _Jump()
+    def __init__(self, seed: int | None = None) -> None:
+        self._jump = _Jump(seed)
         super().__init__(self._jump)
 
     def time(self) -> float:
@@ -92,7 +99,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         self._jump.threads -= 1
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run(coroutine: Coroutine[Any, Any, T], *, seed: int | None = None) -> T:
     """Run a coroutine like `asyncio.run`, on a `JumpingLoop`."""
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+    with asyncio.Runner(loop_factory=lambda: JumpingLoop(seed)) as runner:
         return runner.run(coroutine)
