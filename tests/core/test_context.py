@@ -83,3 +83,13 @@ class Lookalike:
 )
 def test_a_transaction_is_known_by_its_hint_alone(hint: Any, expected: bool) -> None:
     assert is_transaction(hint) is expected
+
+
+def test_progress_is_told_to_callers_who_asked_for_it() -> None:
+    peer = Told()
+    ctx = context(peer)
+    ctx.progress(0.5)
+    assert peer.said == []
+    ctx.progress_token = 7
+    ctx.progress(0.5)
+    assert peer.said == [("notify", "$/progress", {"token": 7, "value": 0.5})]

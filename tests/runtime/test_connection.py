@@ -881,3 +881,33 @@ def test_a_batch_is_refused_as_a_whole() -> None:
     assert refusal(exchange(small, make(), b"[]")[0]).reason == "invalid-envelope"
     (answer,) = exchange(ONE, make(), batch(request("quick")))
     assert refusal(answer) == (-32600, "Batch requests not supported", "batch-not-supported", None)
+
+
+@pytest.mark.parametrize(("id", "answers"), [(1, [-32800]), (7, ["slow"])], ids=["it", "another"])
+def test_a_request_in_the_straight_line_can_be_cancelled(id: int, answers: list[Any]) -> None:
+    service = Service()
+
+    @service.query
+    def slow() -> str:
+        read_meanwhile(sender, frame(cancel(id)) + frame(cancel(id)))
+        return "slow"
+
+    sender = Line(ONE, service)
+    put_down(sender)
+    found = [json.loads(answer) for answer in sender.send(request("slow", id=1))]
+    assert [item["result"] if "result" in item else item["error"]["code"] for item in found] == (
+        answers
+    )
+    # The next one has an answer of its own.
+    sender.host.reclaim = lambda: setattr(sender.connection, "lent", False)  # type: ignore[method-assign]
+    assert ids(sender.send(request("slow", id=2))) == [2]
+
+
+def test_a_cancellation_while_a_long_request_is_lent_finds_nothing_in_the_straight_line() -> None:
+    one = line(ONE)
+    one.send(request("quick", id=1), request("work", id=2))
+    one.connection.lent = True
+    assert one.send(cancel(1)) == []
+    one.connection.lent = False
+    assert ids(one.release()) == [2]
+    assert ids(one.send(request("quick", id=3))) == [3]
