@@ -27,6 +27,7 @@ from .machine import (
     Busy,
     Claim,
     Claimed,
+    Command,
     Fenced,
     Finish,
     Mismatch,
@@ -156,7 +157,7 @@ class Conductor:
             except StoreUnavailable as error:
                 if time.monotonic() >= beat.renewed + self._lease:
                     self._heart.owe(finish)
-                    raise OutcomeUnknown() from error
+                    raise _cut_off(flight.command) from error
             await steps.pause(min(pause, self._lease / 6))
             pause = min(pause * 2, LAST_RETRY)
         if isinstance(answer, Fenced):
@@ -168,15 +169,17 @@ class Conductor:
     ) -> bytes:
         command = flight.command
         give_up = time.monotonic() + self._wait
-        while record is not None and record.state is State.RUNNING:
-            await self._wait_elsewhere(steps, flight, self._lease, give_up)
-            record = await steps.call(self._store.look, flight.identity)
+        try:
+            while record is not None and record.state is State.RUNNING:
+                await self._wait_elsewhere(steps, flight, self._lease, give_up)
+                record = await steps.call(self._store.look, flight.identity)
+        except StoreUnavailable as error:
+            # That word would tell the caller that its handler has not run.
+            raise _cut_off(command) from error
         if record is not None and record.fingerprint == command.fingerprint:
             if record.outcome is not None:
                 return record.outcome
-        if command.promise is Promise.RETRY_SAFE:
-            raise in_progress(0.0)
-        raise OutcomeUnknown()
+        raise _cut_off(command)
 
     # Commands whose effects are in the store's own database
 
@@ -250,6 +253,13 @@ class Conductor:
 def in_progress(lease_left: float) -> InProgress:
     """Make the refusal that tells when to ask again: soon, for the run may end at any time."""
     return InProgress(data={"retry_after_ms": int(min(max(lease_left, 0.1), 1.0) * 1000)})
+
+
+def _cut_off(command: Command) -> RpcError:
+    """Make the answer of a run that cannot tell its outcome: only some can be asked for again."""
+    if command.promise is Promise.RETRY_SAFE:
+        return in_progress(0.0)
+    return OutcomeUnknown()
 
 
 def _replay(answer: object) -> bytes:

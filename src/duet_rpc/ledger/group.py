@@ -8,6 +8,7 @@ group is as large as the traffic makes it; nobody waits for it to fill.
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Protocol
 
 from ..errors import RpcError, StoreUnavailable
@@ -121,7 +122,7 @@ def outcome_of(ticket: Ticket) -> Answer:
     assert answer is not None, "a ticket is woken after it is answered"
     if isinstance(answer, RpcError):
         # A group shares one failure; each of its callers raises an exception of its own.
-        raise RpcError.from_wire(answer.code, answer.message, answer.data) from answer
+        raise copy(answer) from answer
     if isinstance(answer, Exception):
         raise answer
     return answer
