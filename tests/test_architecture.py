@@ -19,7 +19,7 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "stats", "collector"),
+    ("errors", "version", "stats", "collector", "patterns"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service"),
     ("dispatch", "openrpc", "calls"),
@@ -44,6 +44,7 @@ FETCHED_WHEN_CALLED = {
 PURE = (
     "errors",
     "collector",
+    "patterns",
     "messages",
     "framing",
     "policy",

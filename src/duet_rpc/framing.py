@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
+from duet_rpc.patterns import pattern
 
 MAX_MESSAGE_BYTES: Final = 10 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 8 * 1024
@@ -90,12 +91,11 @@ def _cut() -> Fault:
 
 
 _BLANKS = b" \t\r\n"
-_BLANK_RUN = re.compile(rb"[ \t\r\n]*")
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*")
-_DIGITS = re.compile(rb"[0-9]{1,15}")
+_BLANK_RUN = rb"[ \t\r\n]*"
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*"
+_MAX_DIGITS = 15
 _LENGTH = b"content-length:"
 _TYPE = b"content-type:"
-_LENGTH_ANY_CASE = re.compile(_LENGTH, re.IGNORECASE)
 
 _PLAIN_HEADERS = [b"Content-Length: %d\r\n\r\n" % length for length in range(1000)]
 """What goes out before small bodies: adding saves half the price of formatting."""
@@ -269,8 +269,8 @@ class HeaderFraming:
         match name.lower():
             case b"content-length":
                 self._after_body = False
-                if _DIGITS.fullmatch(value) is None:
-                    return _no_header("Content-Length is a number of 1 to 15 digits")
+                if not value.isdigit() or len(value) > _MAX_DIGITS:
+                    return _no_header(f"Content-Length is a number of 1 to {_MAX_DIGITS} digits")
                 if self._length not in (None, int(value)):
                     return _no_header("Content-Length is given twice, with different numbers")
                 self._length = int(value)
@@ -323,7 +323,7 @@ class HeaderFraming:
 
     def _lost(self, data: bytes, at: int, events: list[Event]) -> int:
         """Drop everything before the next Content-Length, wherever in a line it stands."""
-        found = _LENGTH_ANY_CASE.search(data, at)
+        found = pattern(_LENGTH, re.IGNORECASE).search(data, at)
         if found is None:
             self._held = data[max(at, len(data) - len(_LENGTH) + 1) :]
             return len(data)
@@ -378,8 +378,8 @@ def _no_header(detail: str) -> InvalidRequest:
     return InvalidRequest.because("invalid-content-length", detail=detail)
 
 
-def _end_of(run: re.Pattern[bytes], data: bytes, at: int, stop: int) -> int:
-    match = run.match(data, at, stop)
+def _end_of(run: bytes, data: bytes, at: int, stop: int) -> int:
+    match = pattern(run).match(data, at, stop)
     assert match is not None, "a run may be empty"
     return match.end()
 

@@ -7,12 +7,12 @@ only then imported.
 """
 
 import os
-import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context
+from duet_rpc.patterns import pattern
 from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox
 
@@ -25,14 +25,21 @@ _MAX_VALUE = 300
 _MAX_KEPT = 256 * 1024
 """Bytes of lines that wait for somebody to drain our stderr."""
 
-_SECRET = "token|password|passwd|secret|authorization|api_?key|credential"
-_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
-_SECRETS = re.compile(
-    rf"""(?ix)
+_SECRET_WORDS = (
+    "token",
+    "password",
+    "passwd",
+    "secret",
+    "authorization",
+    "apikey",
+    "api_key",
+    "credential",
+)
+_SECRET = "|".join(_SECRET_WORDS)
+_SECRETS = rf"""(?ix)
     ( (?:{_SECRET}) [\w-]{{0,20}} ["']? \s? [=:] \s? (?:bearer\s|basic\s)? ["']? ) [^\s"',;&]+
     | (\bbearer\s) [\w.~+/=-]+"""
-)
-_HOMES = re.compile(r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)")
+_HOMES = r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"
 
 
 class Logs:
@@ -174,8 +181,9 @@ class Logs:
 
 def redacted(text: str) -> str:
     """Take out what must not stand in a log: values of secrets, and whose home a path is in."""
-    text = _SECRETS.sub(lambda match: f"{match[1] or match[2]}***", text)
-    return _HOMES.sub("~", text)
+    if "=" in text or ":" in text or " " in text:
+        text = pattern(_SECRETS).sub(lambda match: f"{match[1] or match[2]}***", text)
+    return pattern(_HOMES).sub("~", text) if "/" in text else text
 
 
 def _text_of(id: bytes | str | None) -> str | None:
@@ -188,7 +196,7 @@ def _text_of(id: bytes | str | None) -> str | None:
 
 
 def _value(name: str, value: Any) -> str:
-    if _SECRET_NAME.search(name):
+    if any(word in name.lower() for word in _SECRET_WORDS):
         return "***"
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     if name == "idempotency_key":

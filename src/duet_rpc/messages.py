@@ -10,7 +10,6 @@ This module knows the envelope and nothing else: no methods, no policy, no I/O.
 
 import functools
 import itertools
-import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
+from duet_rpc.patterns import pattern
 
 Json: TypeAlias = Any
 """A decoded JSON value."""
@@ -91,8 +91,8 @@ _check_syntax = msgspec.json.Decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
 
 _STARTS_ID = frozenset(b'"-0123456789n')
-_STARTS_BATCH = re.compile(rb"[ \t\r\n]*\[")
-_NO_PARAMS = re.compile(rb"null|[\[{][ \t\r\n]*[\]}]")
+_STARTS_BATCH = rb"[ \t\r\n]*\["
+_NO_PARAMS = rb"null|[\[{][ \t\r\n]*[\]}]"
 
 
 def decode(body: bytes | bytearray, max_depth: int, max_batch: int) -> Message:
@@ -104,7 +104,7 @@ def decode(body: bytes | bytearray, max_depth: int, max_batch: int) -> Message:
     if not is_json_text(body, max_depth):
         return _not_json(max_depth)
     try:
-        if _STARTS_BATCH.match(body):
+        if pattern(_STARTS_BATCH).match(body):
             return _decode_batch(body, max_batch)
         return _decode_single(body)
     except (msgspec.DecodeError, RecursionError):
@@ -212,7 +212,7 @@ def _decode_single(body: bytes | bytearray | Raw) -> Single:
             params = bytes(envelope.params)
             if params[0] not in b"[{n":
                 return _invalid(id, "params must be an array or an object")
-            if _NO_PARAMS.fullmatch(params):
+            if pattern(_NO_PARAMS).fullmatch(params):
                 params = None
         return Notification(method, params) if id is None else Request(id, method, params)
     if id is not None and not (envelope.result is UNSET and envelope.error is UNSET):

@@ -7,7 +7,6 @@ was not written for the peer.
 """
 
 import enum
-import re
 import types
 from collections.abc import (
     Collection,
@@ -24,6 +23,7 @@ import msgspec
 from msgspec import Raw
 
 from duet_rpc.errors import InvalidParams
+from duet_rpc.patterns import pattern
 
 _JSON_NAMES: dict[Any, str] = {
     str: "string",
@@ -123,11 +123,11 @@ def _limited(name: str, metadata: tuple[Any, ...]) -> str:
 
 _MISSING = "Object missing required field `"
 _UNKNOWN = "Object contains unknown field `"
-_TOO_SHORT = re.compile(r"Expected `array` of (?:at least )?length \d+, got (\d+)")
-_TOO_LONG = re.compile(r"Expected `array` of at most length (\d+)")
-_WRONG_TYPE = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
-_BEYOND_LIMIT = re.compile(r"Expected `([^`]*)` (.*)")
-_STEP = re.compile(r"\[(\.\.\.|\d+)\]|([^.\[]+)")
+_TOO_SHORT = r"Expected `array` of (?:at least )?length \d+, got (\d+)"
+_TOO_LONG = r"Expected `array` of at most length (\d+)"
+_WRONG_TYPE = r"Expected `([^`]*)`, got `([^`]*)`"
+_BEYOND_LIMIT = r"Expected `([^`]*)` (.*)"
+_STEP = r"\[(\.\.\.|\d+)\]|([^.\[]+)"
 
 _MAX_LOOK = 4096
 _MAX_SENTENCE = 4096
@@ -161,7 +161,9 @@ def explain(
     at = text.rfind(" - at `", max(0, len(text) - _MAX_SENTENCE))
     at = len(text) if at < 0 else at
     sentence, path = text[: min(at, _MAX_SENTENCE)], text[at:]
-    steps = [inner or name for inner, name in _STEP.findall(path.rpartition("$")[2].rstrip("`"))]
+    steps = [
+        inner or name for inner, name in pattern(_STEP).findall(path.rpartition("$")[2].rstrip("`"))
+    ]
     values = steps
     if rest is not None:
         steps = [rest, *steps]
@@ -180,16 +182,16 @@ def explain(
         known = f"no such parameter (known: {', '.join(hints) or 'none'})"
         expected = "no such member" if steps else known
         return invalid(_joined([*steps, _shortened(name)]), expected, "a value")
-    if not steps and (match := _TOO_SHORT.match(sentence)):
+    if not steps and (match := pattern(_TOO_SHORT).match(sentence)):
         name = positions[int(match[1])]
         return invalid(name, type_name(hints[name]), "nothing", hints[name])
-    if not steps and (match := _TOO_LONG.match(sentence)):
+    if not steps and (match := pattern(_TOO_LONG).match(sentence)):
         return invalid("params", f"at most {match[1]} values", "more")
-    if match := _WRONG_TYPE.match(sentence):
+    if match := pattern(_WRONG_TYPE).match(sentence):
         exact = accepted_values(hint) is not None or hasattr(hint, "__metadata__")
         expected = type_name(hint) if exact else _json_words(match[1])
         return invalid(param, expected, _json_words(match[2]), hint)
-    if match := _BEYOND_LIMIT.match(sentence):
+    if match := pattern(_BEYOND_LIMIT).match(sentence):
         expected = f"{_json_words(match[1])} {match[2]}"
         return invalid(param, expected, _shown(params, values), hint)
     if sentence.endswith("out of range"):
@@ -246,4 +248,5 @@ def _shortened(text: str) -> str:
 def _json_words(words: str) -> str:
     """Say Python's type names, as msgspec spells them, in JSON's words."""
     named = {"int": "integer", "str": "string", "float": "number", "bool": "boolean"}
-    return re.sub(r"\b(int|str|float|bool)\b", lambda match: named[match[0]], words)
+    names = pattern(r"\b(int|str|float|bool)\b")
+    return names.sub(lambda match: named[match[0]], words)
