@@ -1,7 +1,7 @@
 """A JSON-RPC 2.0 runtime: write typed functions once, serve them to editors and agents.
 
-What needs an event loop or a database is imported when it is first asked for, so that a small daemon
-starts as fast as Python does.
+What needs an event loop or a database is imported when it is first asked for, so that a small
+daemon starts as fast as Python does.
 """
 
 from typing import TYPE_CHECKING, Any
