@@ -22,7 +22,6 @@ from duet_rpc.context import Reply
 from duet_rpc.dispatch import Dispatcher, Job, Log, Silence
 from duet_rpc.errors import (
     CallTimeout,
-    ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
     RpcError,
@@ -361,7 +360,7 @@ class Client:
     def _open(self, patience: float | None) -> None:
         begun = time.monotonic()
         if not self._opening.acquire(timeout=-1 if patience is None else max(0.0, patience)):
-            raise ConnectFailed(f"no connection within {patience:g} s")
+            raise self._no_connection()
         try:
             if self._closed:
                 raise UsageError("this client is closed; make a new one")
@@ -378,6 +377,11 @@ class Client:
             raise ConnectionLost("the client was closed while it connected")
         finally:
             self._opening.release()
+
+    def _no_connection(self) -> CallTimeout:
+        with self._lock:
+            self._counted.timeouts += 1
+        return CallTimeout("no connection could be made in time")
 
     def _attach(self, link: Link) -> None:
         self._lost = None
@@ -771,7 +775,7 @@ class _Connected:
                 raise copy.copy(client._lost)
             left = self._reply.left
             if left is not None and left <= 0:
-                raise CallTimeout(f"{self._reply.method}: no connection in time")
+                raise client._no_connection()
             client._open(left)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

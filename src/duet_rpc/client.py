@@ -391,6 +391,7 @@ class Client:
             async with asyncio.timeout(timeout):
                 await self.open()
         except TimeoutError:
+            self._counted.timeouts += 1
             raise CallTimeout(f"{method}: no connection within {timeout:g} s") from None
         if timeout is not None:
             left = max(0.0, timeout - (self._loop.time() - begun))
