@@ -54,7 +54,7 @@ class Peer:
     @property
     def environment(self) -> dict[str, str]:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, self.path)))
-        # Whoever installs a package has its bytecode; compiling at each start would be no fair start.
+        # Whoever installs a package has its bytecode; to compile at each start would not be fair.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         return environment
 
