@@ -10,6 +10,7 @@ hold.
 """
 
 import contextlib
+import logging
 import time
 from functools import partial
 
@@ -43,6 +44,8 @@ from .machine import (
 from .running import Ending, Ran, Run, error_body
 from .steps import Steps, Work
 from .store import Store
+
+log = logging.getLogger("duet_rpc.ledger")
 
 FIRST_POLL, LAST_POLL = 0.005, 0.1
 """How long a duplicate of another process waits between two looks at the record: ever longer."""
@@ -158,6 +161,11 @@ class Conductor:
                 if time.monotonic() >= beat.renewed + self._lease:
                     self._heart.owe(finish)
                     raise _cut_off(flight.command) from error
+            except Exception as error:
+                # The handler has run: no fault of a store may be told as if it were an outcome.
+                correlation_id = {"correlation_id": beat.correlation_id}
+                log.exception("the store failed to take an outcome", extra=correlation_id)
+                raise _cut_off(flight.command) from error
             await steps.pause(min(pause, self._lease / 6))
             pause = min(pause * 2, LAST_RETRY)
         if isinstance(answer, Fenced):

@@ -121,7 +121,7 @@ class RedisStore:
 
     def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
         if isinstance(reply, Exception):
-            return StoreUnavailable() if is_fault(reply) else reply
+            return _failure(reply)
         if reply[0] == 1:
             return Claimed(reply[1], 1) if isinstance(operation, Claim) else Kept()
         if not isinstance(operation, Claim):
@@ -144,14 +144,14 @@ class RedisStore:
             call = (SWAP, key, swap_values(found, kept))
             [reply] = self._twice(partial(self._run, [call]))
             if isinstance(reply, Exception):
-                raise reply
+                raise _failure(reply)
             if reply[0] == 1:
                 return answer
 
     def _load(self, key: str) -> tuple[Record | None, float]:
         [reply] = self._twice(lambda: self._run([(LOAD, key, ())]))
         if isinstance(reply, Exception):
-            raise reply
+            raise _failure(reply)
         return loaded(reply[1], reply[2])
 
     def _all(self) -> Iterator[Record]:
@@ -195,13 +195,18 @@ class RedisStore:
         except RedisError as error:
             if not is_fault(error):
                 raise
-        self._client.connection_pool.disconnect()
+        # Only the idle ones: what other threads read from must not be closed under them.
+        self._client.connection_pool.disconnect(inuse_connections=False)
         try:
             return use()
         except RedisError as error:
             if is_fault(error):
                 raise StoreUnavailable() from error
             raise
+
+
+def _failure(reply: Exception) -> Exception:
+    return StoreUnavailable() if is_fault(reply) else reply
 
 
 def is_fault(error: Exception) -> bool:
