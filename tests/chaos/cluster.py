@@ -206,6 +206,18 @@ class Cluster:
             connection.close()
         return found
 
+    def is_file_free(self) -> bool:
+        """Tell whether anybody can write to the SQLite file now."""
+        connection = sqlite3.connect(self._file, timeout=1.0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+            return True
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+
     def _connect(self) -> Any:
         if self.kind == "sqlite":
             return sqlite3.connect(self._file, timeout=PATIENCE)

@@ -181,7 +181,7 @@ def take_away(protection: str, note: Note) -> None:
             self.connection.execute(fence)
             self.connection.execute("COMMIT")
             note("between")
-            time.sleep(0.5)
+            time.sleep(60.0)  # to be killed in
             self.connection.execute("BEGIN IMMEDIATE")
             record = self._guests.finish(self._record, outcome, ttl)
             sqlite_file.save(self.connection, record)
