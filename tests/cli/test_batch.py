@@ -10,6 +10,8 @@ import pytest
 from tests.cli.servers import OnSocket
 from tests.cli.shell import on_terminal, run
 
+pytestmark = pytest.mark.timeout(180)
+
 CALLS: list[dict[str, Any]] = [
     {"method": "add", "params": {"a": 1, "b": 2}},
     {"method": "get", "params": {"id": 4}, "id": "x"},
@@ -132,7 +134,7 @@ def test_the_time_is_over(on_tcp: OnSocket) -> None:
         {"method": "add", "params": [1]},
         {"method": "wait_for", "params": {"path": "never"}, "key": "late"},
     ]
-    ran = run("batch", on_tcp.address, "-", "--timeout", "2", stdin=lines(calls))
+    ran = run("batch", on_tcp.address, "-", "--timeout", "5", stdin=lines(calls))
     assert ran.code == 4, ran
     *_, late = ran.jsons
     assert late["failure"] == "timeout" and late["idempotency_key"] == "late", ran

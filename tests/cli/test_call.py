@@ -12,8 +12,10 @@ from duet_rpc.ledger import SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
 from tests.cli.records import claim
 from tests.cli.servers import OnSocket
-from tests.cli.shell import PATIENCE, Terminal, on_terminal, run, shell_environment
+from tests.cli.shell import COMMAND, PATIENCE, Terminal, on_terminal, run, shell_environment
 from tests.daemon.process import eventually
+
+pytestmark = pytest.mark.timeout(180)
 
 SUMS = ("--", "python", "sums.py")
 
@@ -346,7 +348,8 @@ def test_a_command_that_timed_out_is_sent_again_by_the_line_that_was_shown(
     on_unix: OnSocket,
 ) -> None:
     place = on_unix.directory
-    ran = run("call", on_unix.address, "wait_for", "path=go on", "--timeout", "1")
+    words = ("wait_for", "path=go on", "--command", "--timeout", "1")
+    ran = run("call", on_unix.address, *words)
     assert (ran.code, ran.out) == (4, ""), ran
     assert "no answer within 1 s" in ran.err, ran
     line = next(line for line in ran.err.splitlines() if "--key" in line)
@@ -363,14 +366,16 @@ def test_a_command_that_timed_out_is_sent_again_by_the_line_that_was_shown(
 
 
 def test_a_command_in_progress_says_so(on_unix: OnSocket) -> None:
-    first = run("call", on_unix.address, "wait_for", "path=go", "--key", "k", "--timeout", "1")
-    assert first.code == 4 and "--key k" in first.err, first
     words = ("call", on_unix.address, "wait_for", "path=go", "--key", "k", "--format", "json")
+    first = subprocess.Popen([COMMAND, *words], env=shell_environment(), stdout=subprocess.PIPE)
+    log = on_unix.directory / "log"
+    eventually(lambda: "waiting" in log.read_text(), "the command runs")
     second = run(*words)
     assert (second.code, second.json["error"]["code"]) == (1, -32013), second
     assert second.json["retryable"] and second.json["idempotency_key"] == "k", second
     assert "It still runs." in second.err and "--key k" in second.err, second
     (on_unix.directory / "go").touch()
+    assert first.communicate(timeout=PATIENCE) == (b'"there"\n', None)
 
 
 def test_an_unknown_outcome_names_the_operators_command(on_unix: OnSocket) -> None:
@@ -431,8 +436,8 @@ def test_progress_is_shown_on_a_terminal_and_taken_away(on_unix: OnSocket) -> No
 
 
 def test_news_of_progress_do_not_prolong_the_time_that_was_asked_for(on_unix: OnSocket) -> None:
-    ran = run("call", on_unix.address, "wait_for", "path=never", "--timeout", "1.5")
-    assert ran.code == 4 and "no answer within 1.5 s" in ran.err, ran
+    ran = run("call", on_unix.address, "wait_for", "path=never", "--timeout", "4")
+    assert ran.code == 4 and "no answer within 4 s" in ran.err, ran
 
 
 def test_ctrl_c_ends_the_waiting_and_shows_the_key(on_unix: OnSocket) -> None:
@@ -463,6 +468,25 @@ def test_a_reader_that_goes_away_is_no_failure_to_talk_about(on_tcp: OnSocket) -
         timeout=PATIENCE,
     )
     assert (ended.stdout, ended.stderr) == (b'"xxxxxxxxx', b"")
+
+
+def test_a_result_that_cannot_be_written_is_no_success(on_tcp: OnSocket) -> None:
+    def ended(line: str, **variables: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            ["sh", "-c", f"duet-rpc call {on_tcp.address} echo value=ä€ {line}"],
+            capture_output=True,
+            env=shell_environment(**variables),
+            timeout=PATIENCE,
+        )
+        return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode()
+
+    code, _, told = ended("> /dev/full")
+    assert (code, told) == (6, "duet-rpc: the result cannot be written: No space left on device\n")
+    code, _, told = ended(">&-")
+    assert code == 0 and "Traceback" not in told
+    # Stdout without the letters for it shows the rest.
+    code, out, told = ended("--format pretty", PYTHONIOENCODING="latin-1")
+    assert (code, out, told) == (0, '"ä\\u20ac"\n', "")
 
 
 def test_no_event_loop_is_imported(on_tcp: OnSocket) -> None:

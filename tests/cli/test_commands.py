@@ -13,6 +13,8 @@ from tests.cli.records import claim, finish
 from tests.cli.shell import Ran, Terminal, on_terminal, run
 from tests.daemon.process import eventually
 
+pytestmark = pytest.mark.timeout(180)
+
 NAMES = ["unknown", "of-another", "running", "again", "done", "failed"]
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.cli.servers import OnSocket
 from tests.cli.shell import on_terminal, run
 
+pytestmark = pytest.mark.timeout(180)
+
 STRANGE = ("--framing", "ndjson", "--", "python", "strange.py")
 
 

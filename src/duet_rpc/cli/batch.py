@@ -61,15 +61,15 @@ def command(
     format_: str | None,
     no_color: bool,
 ) -> None:
-    """Call everything in FILE (- for stdin) and print the answers in the same order.
+    """Call everything in a file and print the answers.
 
-    FILE is a JSON array or has one JSON object a line: {"method": ..., "params": ...}. "key" is the
-    idempotency key of a command (commands without one are given one), "notify": true makes a
-    notification, and an "id" is repeated in the answer.
+    FILE (- for stdin) is a JSON array, or has one JSON object a line:
+    {"method": ..., "params": ...}. "key" is the idempotency key of a command (commands without one
+    are given one), "notify": true makes a notification, and an "id" is repeated in the answer.
 
     The calls are sent in arrays of up to a hundred, or one by one to a server that takes no
-    batches; --timeout counts for each array. Each answer is a line of its own with the method, and
-    its result or error. The exit code is that of the worst answer.
+    batches; --timeout counts for each array. The answers come in the order of the file, each on a
+    line of its own with the method, and its result or error. The exit code is that of the worst.
 
     \b
     duet-rpc batch unix:bank.sock calls.jsonl

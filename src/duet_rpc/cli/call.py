@@ -15,7 +15,16 @@ from duet_rpc.cli.failures import (
     failure_json,
     headline,
 )
-from duet_rpc.cli.output import Output, compact, cut, output_options, safe, tell, tell_failure
+from duet_rpc.cli.output import (
+    Output,
+    compact,
+    cut,
+    is_terminal,
+    output_options,
+    safe,
+    tell,
+    tell_failure,
+)
 from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.errors import CallTimeout, DuetError, InternalError
 
@@ -35,7 +44,8 @@ if TYPE_CHECKING:
     "--command/--query",
     "is_command",
     default=None,
-    help="Call it as a command, with a key; or as a query, without.  [as the server describes it]",
+    show_default="as the server describes it",
+    help="Call it as a command, with a key; or as a query, without.",
 )
 @click.option("--key", metavar="KEY", help="The idempotency key of a command; also to retry one.")
 @reaching_options
@@ -117,7 +127,7 @@ class _Call:
         self._attempt = attempt
         self._params = params
         self._is_command = is_command
-        self._shows_progress = sys.stderr.isatty()
+        self._shows_progress = is_terminal(sys.stderr)
         self._progress_shown = False
 
     def notify(self, client: "Client") -> bytes:

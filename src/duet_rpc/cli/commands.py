@@ -47,9 +47,9 @@ def duet_rpc() -> None:
     """JSON-RPC 2.0 for Python: serve typed functions to editors, agents and programs.
 
     \b
-    duet-rpc serve app.py          serve the functions of app.py on stdin and stdout
-    duet-rpc rpc                   the bare daemon, to try a client against
-    duet-rpc list -- python app.py                 what a server has
-    duet-rpc call add a:=1 b:=2 -- python app.py   call a method of it
-    duet-rpc policy production     what the rules of a policy are, and why
+    duet-rpc serve app.py            serve the functions of app.py on stdin and stdout
+    duet-rpc list -- python app.py   what a server has
+    duet-rpc call unix:sock add a:=1 b:=2
+    duet-rpc rpc                     the bare daemon, to try a client against
+    duet-rpc policy production       what the rules of a policy are, and why
     """

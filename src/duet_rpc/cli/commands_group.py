@@ -8,7 +8,7 @@ import click
 
 from duet_rpc.cli.commands_store import opened, store_option
 from duet_rpc.cli.failures import ERROR_ANSWER
-from duet_rpc.cli.output import Failed, Output, cut, output_options, tell
+from duet_rpc.cli.output import Failed, Output, cut, is_terminal, output_options, tell
 
 if TYPE_CHECKING:
     from duet_rpc.ledger.machine import Identity, Record
@@ -20,7 +20,7 @@ SWEPT_AT_ONCE = 500
 
 _EXIT_CODES = (
     "Exit codes: 0 done, 1 there is no such command or it cannot be done to it, 2 used wrongly,"
-    " 3 the store cannot be used."
+    " 3 the store cannot be used, 6 the result cannot be written."
 )
 
 _principal = click.option(
@@ -28,9 +28,15 @@ _principal = click.option(
 )
 
 
-@click.group("commands", epilog=_EXIT_CODES)
+class _InOrder(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands as they come in an operator's day."""
+        return list(self.commands)
+
+
+@click.group("commands", cls=_InOrder, epilog=_EXIT_CODES)
 def command() -> None:
-    """See what became of commands, and settle those whose outcome is unknown.
+    """See what became of commands; settle the unknown.
 
     A command whose server died in the middle of it is unknown: nobody can tell from here whether
     its effect happened, so it is not run again by itself. An operator who has found out says so
@@ -309,7 +315,7 @@ def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None
 def _confirm(record: "Record") -> None:
     from duet_rpc.cli.commands_records import in_words, named, said_outcome
 
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise click.UsageError("there is nobody to ask; say --yes to forget it")
     age = in_words(time.time() - record.created_at)
     became = f": {cut(said_outcome(record), 60)}" if said_outcome(record) else ""

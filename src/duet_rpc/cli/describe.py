@@ -32,7 +32,9 @@ def command(
     format_: str | None,
     no_color: bool,
 ) -> None:
-    """Show what a method takes, returns and raises, and what a retry of it means.
+    """Show what a method takes, returns and raises.
+
+    For a command it also tells what a retry means.
 
     \b
     duet-rpc describe unix:bank.sock bank.transfer

@@ -32,7 +32,8 @@ INTERRUPTED = 130
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 the server answered an error, 2 used wrongly (nothing was sent),"
-    " 3 no connection or lost, 4 no answer in time, 5 an answer without meaning, 130 interrupted."
+    " 3 no connection or lost, 4 no answer in time, 5 an answer without meaning,"
+    " 6 the result cannot be written, 130 interrupted."
 )
 
 

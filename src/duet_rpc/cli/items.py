@@ -46,6 +46,8 @@ class Sources:
         if self._stdin_is_read:
             raise click.UsageError("stdin can be read only once")
         self._stdin_is_read = True
+        if sys.stdin is None:
+            raise click.UsageError("stdin is closed")
         if sys.stdin.isatty():
             click.echo("reading from the terminal; Ctrl-D ends it", err=True)
         return sys.stdin.buffer.read()

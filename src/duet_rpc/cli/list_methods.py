@@ -26,7 +26,7 @@ def command(
     format_: str | None,
     no_color: bool,
 ) -> None:
-    """List the methods of a server, with their kinds and descriptions.
+    """List the methods of a server.
 
     \b
     duet-rpc list unix:bank.sock

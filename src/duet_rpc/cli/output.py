@@ -5,19 +5,22 @@ spelling that they came in. What others wrote (results, names, descriptions, mes
 characters that a terminal obeys; they are shown as escapes instead.
 """
 
+import io
 import os
 import re
 import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 import msgspec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NOT_WRITTEN = 6
+"""The exit code when stdout does not take a result."""
 MAX_COLOURED = 1 << 20
 """Longer values are shown in one colour: nobody reads them, and somebody waits for them."""
 
@@ -34,7 +37,8 @@ _OPTIONS = (
         "--format",
         "format_",
         type=click.Choice(["json", "pretty"]),
-        help="One line of JSON, or laid out for people.  [pretty on a terminal, json elsewhere]",
+        show_default="pretty on a terminal, json elsewhere",
+        help="One line of JSON, or laid out for people.",
     ),
     click.option("--no-color", is_flag=True, help="Never colour.  [env var: NO_COLOR]"),
 )
@@ -51,7 +55,10 @@ class Output:
     """Stdout, for whoever reads it."""
 
     def __init__(self, format_: str | None, no_color: bool) -> None:
-        on_terminal = sys.stdout.isatty()
+        on_terminal = is_terminal(sys.stdout)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A terminal that has no letter for something still shows the rest.
+            sys.stdout.reconfigure(errors="backslashreplace")
         self.pretty = on_terminal if format_ is None else format_ == "pretty"
         self.json_wanted = format_ == "json"
         """JSON was asked for by name: failures are told in it as well."""
@@ -61,13 +68,20 @@ class Output:
     def value(self, raw: bytes) -> None:
         """Print one JSON value."""
         if not self.pretty:
-            click.echo(msgspec.json.format(raw, indent=-1))
+            self.line(msgspec.json.format(raw, indent=-1))
             return
-        click.echo(self.coloured(safe_json(msgspec.json.format(raw, indent=2))))
+        self.line(self.coloured(safe_json(msgspec.json.format(raw, indent=2))))
 
-    def line(self, text: str = "") -> None:
-        """Print a line for people."""
-        click.echo(text)
+    def line(self, text: str | bytes = "") -> None:
+        """Print a line."""
+        try:
+            click.echo(text)
+        except BrokenPipeError:
+            raise  # whoever read has had enough; click ends quietly
+        except OSError as error:
+            # What could not be written now would be tried again, and fail, when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise Failed(f"the result cannot be written: {error.strerror}", NOT_WRITTEN) from None
 
     def coloured(self, json: str) -> str:
         """Colour JSON text, if colours are wanted."""
@@ -92,7 +106,7 @@ class Output:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print rows in columns; the last one is cut where the terminal ends."""
         for number, line in enumerate(columns([header, *rows], self.width)):
-            click.echo(self.strong(line) if number == 0 else line)
+            self.line(self.strong(line) if number == 0 else line)
 
 
 def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -156,9 +170,14 @@ def tell(text: str) -> None:
 def tell_failure(text: str, *, no_color: bool = False) -> None:
     """Say on stderr, under our name, what went wrong."""
     name = "duet-rpc:"
-    if sys.stderr.isatty() and not no_color and _terminal_has_colour():
+    if is_terminal(sys.stderr) and not no_color and _terminal_has_colour():
         name = f"\x1b[31m{name}\x1b[0m"
     click.echo(f"{name} {text}", err=True)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Tell whether somebody looks at a stream; None is one that was closed before we began."""
+    return stream is not None and stream.isatty()
 
 
 def _terminal_has_colour() -> bool:

@@ -33,8 +33,8 @@ _OPTIONS = (
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="How long to wait for the answer; inf for as long as the connection lives."
-        "  [30, and again after each news of progress]",
+        show_default="30, and again after each news of progress",
+        help="How long to wait for the answer; inf for as long as the connection lives.",
     ),
     click.option(
         "--framing",
@@ -74,9 +74,8 @@ class ReachingCommand(click.Command):
         [words] = [param for param in self.params if param.name == "words"]
         assert isinstance(words, click.Argument) and words.metavar is not None
         formatter.write_usage(ctx.command_path, f"[OPTIONS] TARGET {words.metavar}")
-        formatter.write_usage(
-            ctx.command_path, f"[OPTIONS] {words.metavar} -- COMMAND...", prefix="       "
-        )
+        own = f"{words.metavar} " if words.metavar else ""
+        formatter.write_usage(ctx.command_path, f"[OPTIONS] {own}-- COMMAND...", prefix="       ")
 
 
 class Server:
