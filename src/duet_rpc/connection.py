@@ -239,11 +239,6 @@ class Connection:
         self._arrived.extend(self.framing.feed(data))
         self.go_on()
 
-    def filled(self, count: int) -> None:
-        """Take note of bytes that were read straight into the framing's `space`."""
-        self._arrived.extend(self.framing.filled(count))
-        self.go_on()
-
     def end_of_input(self) -> None:
         """No more bytes will come; a frame that was cut is a fault."""
         fault = self.framing.end()

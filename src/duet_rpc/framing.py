@@ -57,12 +57,6 @@ class Framing(Protocol):
     def started(self) -> int:
         """A number that changes when another frame gets under way, and not while it grows."""
 
-    def space(self) -> memoryview | None:
-        """Return where to read the next bytes of a large body into, if one is under way."""
-
-    def filled(self, count: int) -> list[Event]:
-        """Take note that `count` bytes were read into `space()`; return the same as `feed`."""
-
     def encode(self, body: bytes) -> bytes:
         """Return the frame to write for one body."""
 
@@ -100,9 +94,6 @@ _TYPE = b"content-type:"
 _PLAIN_HEADERS = [b"Content-Length: %d\r\n\r\n" % length for length in range(1000)]
 """What goes out before small bodies: adding saves half the price of formatting."""
 
-_LARGE = 64 * 1024
-"""What a transport reads at once, and from where on a body counts as large."""
-
 _KNOWN: dict[bytes, tuple[int, int]] = {}
 """How good frames began, and where the body of each begins and ends: to recognise a header costs a
 tenth of reading it. A key is a header section, and the first bytes of the body if that makes less
@@ -110,6 +101,7 @@ than 24; so one look-up serves the plain headers of all bodies of 10 to 9999 byt
 come, for a ready table would delay each start of a daemon."""
 _KNOWN_ENTRIES = 4096
 _KNOWN_BYTES = 128
+_KNOWN_BODY = 64 * 1024
 
 
 class HeaderFraming:
@@ -128,7 +120,7 @@ class HeaderFraming:
         self._max_message_bytes = max_message_bytes
         self._max_header_bytes = max_header_bytes
         # What others found good may break a tighter limit; then this framing finds out by itself.
-        tight = max_message_bytes < _LARGE or max_header_bytes < _KNOWN_BYTES
+        tight = max_message_bytes < _KNOWN_BODY or max_header_bytes < _KNOWN_BYTES
         self._known = {} if tight else _KNOWN
         self._state: _State = HeaderFraming._between
         self._started = 0
@@ -137,10 +129,9 @@ class HeaderFraming:
         self._line = self._checked = self._lines = 0
         self._length: int | None = None
         self._refusal: Fault | None = None
-        # The body: what came of it, how much has not, and where to read more of a large one into.
+        # The body: what came of it, and how much has not.
         self._body = bytearray()
         self._missing = 0
-        self._room = bytearray()
         self._after_body = False
 
     @staticmethod
@@ -181,20 +172,9 @@ class HeaderFraming:
         self._missing -= len(self._held)
         in_body = self._state is not HeaderFraming._header and self._missing > 0
         self._state = HeaderFraming._tail if in_body else HeaderFraming._lost
-        self._held, self._body, self._room = b"", bytearray(), bytearray()
+        self._held, self._body = b"", bytearray()
         self._after_body = False
         return True
-
-    def space(self) -> memoryview | None:
-        # A place in the body itself would have to be allocated for what the peer merely claims.
-        # The copy from here is lost in the noise beside the read, over pipes and over sockets.
-        if self._state is not HeaderFraming._collect or self._missing < _LARGE:
-            return None
-        self._room = self._room or bytearray(_LARGE)
-        return memoryview(self._room)
-
-    def filled(self, count: int) -> list[Event]:
-        return self.feed(bytes(memoryview(self._room)[:count]))
 
     def _between(self, data: bytes, at: int, events: list[Event]) -> int:
         """Cut whole frames with known headers; leave the first other one to `_header`."""
@@ -302,7 +282,7 @@ class HeaderFraming:
             self._state = HeaderFraming._skip if length else HeaderFraming._between
             return start
         beginning = data[at : max(start, at + 24)]
-        if len(beginning) <= _KNOWN_BYTES and length <= _LARGE:
+        if len(beginning) <= _KNOWN_BYTES and length <= _KNOWN_BODY:
             if len(self._known) >= _KNOWN_ENTRIES:
                 self._known.clear()
             self._known[beginning] = (start - at, start - at + length)
@@ -341,7 +321,7 @@ class HeaderFraming:
         if self._missing:
             return len(data)
         events.append(self._body or piece)
-        self._body, self._room = bytearray(), bytearray()
+        self._body = bytearray()
         self._after_body = True
         self._state = HeaderFraming._between
         return stop
@@ -474,12 +454,6 @@ class LineFraming:
         self._line, self._dropping = bytearray(), self._dropping or expired
         return expired
 
-    def space(self) -> memoryview | None:
-        return None
-
-    def filled(self, count: int) -> list[Event]:
-        raise AssertionError("a line has no known length, so there was no space() to fill")
-
 
 class AutoFraming:
     """The framing that the peer's first byte shows: JSON begins a line, anything else a header."""
@@ -520,9 +494,3 @@ class AutoFraming:
 
     def expire(self) -> bool:
         return self._framing.expire()
-
-    def space(self) -> memoryview | None:
-        return self._framing.space()
-
-    def filled(self, count: int) -> list[Event]:
-        return self._framing.filled(count)

@@ -297,21 +297,13 @@ class LoopHost:
             self._arrange()
 
     def _read(self) -> None:
-        space = self.connection.framing.space()
         try:
-            if space is None:
-                data = self.channel.receive()
-                ended = not data
-                if data:
-                    self.connection.receive(data)
-            else:
-                count = self.channel.receive_into(space)
-                ended = not count
-                if count:
-                    self.connection.filled(count)
+            data = self.channel.receive()
         except BlockingIOError:
             return
-        if ended:
+        if data:
+            self.connection.receive(data)
+        else:
             self.input_ended = True
             self.connection.end_of_input()
             self._lose_calls(self._loss())

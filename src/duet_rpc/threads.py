@@ -222,23 +222,15 @@ class ThreadHost:
         self.turns += 1
         if self._stand_in is not None:
             self._stand_in.call()
-        framing = self.connection.framing
-        space = framing.space()
         try:
-            if space is None:
-                data = self.channel.receive()
-                if data:
-                    self.connection.receive(data)
-                else:
-                    self._end_input()
-            else:
-                count = self.channel.receive_into(space)
-                if count:
-                    self.connection.filled(count)
-                else:
-                    self._end_input()
+            data = self.channel.receive()
         except BlockingIOError:
             return
+        if data:
+            self.connection.receive(data)
+        else:
+            self._end_input()
+        framing = self.connection.framing
         if framing.partial:
             if self._frame != framing.started:
                 self._frame = framing.started

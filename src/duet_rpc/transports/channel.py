@@ -52,15 +52,6 @@ class Channel:
         except OSError:  # a reset socket or a terminal that went away is an end like any other
             return b""
 
-    def receive_into(self, space: memoryview) -> int:
-        """Read straight into a large body; 0 at the end."""
-        try:
-            return os.readv(self.read_fd, [space])
-        except BlockingIOError:
-            raise
-        except OSError:
-            return 0
-
     def close_writing(self) -> None:
         """Tell the peer that nothing more comes; reading goes on. Idempotent.
 
