@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from duet_rpc.cli.commands_records import in_words
 from duet_rpc.ledger import Identity, Promise, SqliteStore, State, Store, open_store
 from tests.cli.records import claim, finish
 from tests.cli.shell import Ran, Terminal, on_terminal, run
@@ -117,17 +118,35 @@ def test_a_table_for_people(store: Store, url: str) -> None:
     assert "... and more; --limit 10" in short
 
 
-def test_ages_in_words(tmp_path: Path) -> None:
-    ages = {"5 seconds": 5.5, "90 seconds": 90.5, "3 hours": 3.5 * 3600, "30 hours": 30.5 * 3600}
-    ages |= {"5 days": 5.5 * 86400}
-    for number, seconds in enumerate(ages.values()):
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "a moment"),
+        (0.9, "a moment"),
+        (1, "1 second"),
+        (119, "119 seconds"),
+        (120, "2 minutes"),
+        (7199, "119 minutes"),
+        (7200, "2 hours"),
+        (172799, "47 hours"),
+        (5.5 * 86400, "5 days"),
+    ],
+)
+def test_times_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
+
+
+def test_ages_in_a_table(tmp_path: Path) -> None:
+    # Half an hour or half a day more than is said: time enough for a slow machine.
+    ages = {"3 hours": 3.5 * 3600, "30 hours": 30.5 * 3600, "5 days": 5.5 * 86400}
+    for age, seconds in ages.items():
         past = SqliteStore(tmp_path / "c.db", clock=lambda: time.time() - seconds)  # noqa: B023
-        claim(past, f"k{number}", lease=1.0)
+        claim(past, age, lease=1.0)
         past.close()
     ran = run("commands", "list", "--format", "pretty", "--store", f"sqlite:///{tmp_path}/c.db")
-    for age in list(ages)[1:]:
-        assert re.search(rf"^unknown .* {age} ", ran.out, re.MULTILINE), (age, ran)
-    assert "5 unknown (the oldest for 5 days)" in ran.out, ran
+    for age in ages:
+        assert re.search(rf"^unknown .* {age} +local +{age} ", ran.out, re.MULTILINE), ran
+    assert "3 unknown (the oldest for 5 days)" in ran.out, ran
 
 
 @on_sqlite
