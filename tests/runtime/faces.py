@@ -127,6 +127,18 @@ class AsyncFace:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._loop = stack.enter_context(loop_in_thread())
+        stack.callback(self._look_for_tasks)
+
+    def _look_for_tasks(self) -> None:
+        """Fail if a task of the client's is left; the loop has one of its own."""
+
+        async def look() -> None:
+            until = self._loop.time() + PATIENCE
+            while len(tasks := asyncio.all_tasks() - {asyncio.current_task()}) > 1:
+                assert self._loop.time() < until, f"left behind: {tasks}"
+                await asyncio.sleep(0.005)
+
+        asyncio.run_coroutine_threadsafe(look(), self._loop).result(2 * PATIENCE)
 
     def connect(self, service: Service, /, **options: Any) -> AsyncDriver:
         async def enter() -> tuple[Any, Client]:
