@@ -20,6 +20,28 @@ from duet_rpc.cli.serving import make_logs, make_policy, serving_options
     " postgresql://..., redis://...",
 )
 @click.option(
+    "--unix",
+    metavar="PATH",
+    envvar="DUET_RPC_UNIX",
+    show_envvar=True,
+    help="Listen on a unix socket, made for you alone (mode 0600), instead of stdin and stdout.",
+)
+@click.option(
+    "--tcp",
+    metavar="HOST:PORT",
+    envvar="DUET_RPC_TCP",
+    show_envvar=True,
+    help="Listen on a TCP port (0: any free one, told in the log). Only loopback addresses are"
+    " taken, for whoever connects is served.",
+)
+@click.option(
+    "--allow-remote",
+    is_flag=True,
+    envvar="DUET_RPC_ALLOW_REMOTE",
+    show_envvar=True,
+    help="Take any address for --tcp. Everybody who can reach it may call everything.",
+)
+@click.option(
     "--reload",
     is_flag=True,
     envvar="DUET_RPC_RELOAD",
@@ -38,9 +60,12 @@ def command(
     log_file: str | None,
     no_color: bool,
     store: str | None,
+    unix: str | None,
+    tcp: str | None,
+    allow_remote: bool,
     reload: bool,
 ) -> None:
-    """Serve your own functions on stdin and stdout.
+    """Serve your own functions, on stdin and stdout or on a socket.
 
     FILE is a Python file, or a module as package.module. OBJECT is the Service in it; it may be
     left out where there is only one. The daemon's own methods (see `duet-rpc rpc`) are there too,
@@ -50,14 +75,19 @@ def command(
     duet-rpc serve app.py
     duet-rpc serve bank.py:accounts --policy production --store sqlite:///commands.db
     duet-rpc serve shop.api:service --framing ndjson --reload
+    duet-rpc serve app.py --unix app.sock
+    duet-rpc serve app.py --tcp 127.0.0.1:8765
     """
-    from duet_rpc.cli.target import file_of, load_service
+    from duet_rpc.cli.target import file_of, host_and_port, load_service
     from duet_rpc.daemon import take_stdio
     from duet_rpc.errors import UsageError
     from duet_rpc.server import Server
 
+    if sum((unix is not None, tcp is not None, reload)) > 1:
+        raise click.UsageError("choose one of --unix, --tcp and --reload")
     rules = make_policy(policy, read_timeout, max_message_bytes)
-    take_stdio()  # before the file is imported: it may print
+    if unix is None and tcp is None:
+        take_stdio()  # before the file is imported: it may print
     if reload:
         # Compiled files are told apart by the second; people change a file twice in one.
         sys.dont_write_bytecode = True
@@ -67,6 +97,17 @@ def command(
     except UsageError as error:
         raise click.UsageError(str(error)) from None
     logs = make_logs(log_level, log_file, no_color)
+    try:
+        if unix is not None:
+            server.run_unix(unix, logs=logs, framing=framing)
+            return
+        if tcp is not None:
+            host, port = host_and_port(tcp)
+            server.run_tcp(host, port, allow_remote=allow_remote, logs=logs, framing=framing)
+            return
+    except UsageError as error:
+        told = str(error).replace("say allow_remote=True", "give --allow-remote")
+        raise click.UsageError(told) from None
     file = file_of(target) if reload else None
     if file is None:
         server.run_stdio(framing=framing, logs=logs)

@@ -130,3 +130,12 @@ def _told(error: Exception, place: str) -> str:
     for frame in (own or frames)[-1:]:
         text += f"\n  {frame.filename}:{frame.lineno}: {frame.line}"
     return text
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Read HOST:PORT, with an IPv6 address in brackets."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise click.UsageError(f"{text} is not HOST:PORT, as in 127.0.0.1:8765 or [::1]:8765")
+    return host, int(port)
