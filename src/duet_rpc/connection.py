@@ -128,7 +128,9 @@ class _Waiting:
         answer: bytes = b"",
     ) -> None:
         self.message = message
-        self.size = size
+        # A body in the queue holds more than its own bytes: the allocator's share, and the read and
+        # the frame that the next one is being made of. So the limit is on what the queue costs.
+        self.size = size + size // 4
         self.place = place
         self.answer = answer
 
