@@ -26,6 +26,8 @@ class Commands:
         self._open_ledger = open_ledger
         self._opened: Ledger | None = None
         self._lock = threading.Lock()
+        self.on_open: Callable[[], object] = lambda: None
+        """Called before the ledger is first used."""
 
     @property
     def ledger(self) -> "Ledger":
@@ -33,6 +35,7 @@ class Commands:
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
+                    self.on_open()
                     self._opened = self._open_ledger()
         return self._opened
 
@@ -41,11 +44,17 @@ class Commands:
 
         def once(run: "Run") -> "Ran":
             try:
-                return _succeeded(work(run.transaction))
+                ran = _succeeded(work(run.transaction))
             except BaseException as error:
-                return _failed(failure(error, job))
+                ran = _failed(failure(error, job))
+            if run.transaction is not None and job.context is not None and job.context.cancelled:
+                # Nobody waits any more, and nothing has happened yet that could not be undone.
+                from asyncio import CancelledError
 
-        return self.ledger.run(_command(job), once)
+                raise CancelledError
+            return ran
+
+        return self.ledger.run(_command(job), once, deadline=_deadline(job))
 
     async def run_async(
         self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
@@ -61,7 +70,7 @@ class Commands:
             except BaseException as error:
                 return _failed(failure(error, job))
 
-        return await self.ledger.run_async(_command(job), once)
+        return await self.ledger.run_async(_command(job), once, deadline=_deadline(job))
 
     def outcome(self, principal: str, method: str, key: str) -> Any:
         """Tell what became of a command: its state, and its result or error once it has one."""
@@ -81,16 +90,27 @@ class Commands:
 def _command(job: Job) -> Command:
     from duet_rpc.ledger.fingerprint import fingerprint
 
-    context, promise, key = job.context, job.method.promise, job.key
-    assert context is not None and promise is not None and key is not None, "prepared as a command"
+    context, promise = job.context, job.method.promise
+    assert context is not None and promise is not None, "prepared as a command"
     return Command(
         principal=context.principal,
         method=job.method.name,
-        key=key,
+        key=job.key if job.key is not None else _key_of_its_own(),
         fingerprint=fingerprint(job.method.name, job.params),
         promise=promise,
         correlation_id=context.correlation_id,
     )
+
+
+def _key_of_its_own() -> str:
+    """Name a transactional command that came without a key: it needs a transaction all the same."""
+    from secrets import token_hex
+
+    return f"without-key-{token_hex(16)}"
+
+
+def _deadline(job: Job) -> float | None:
+    return None if job.context is None else job.context.deadline
 
 
 def _succeeded(member: bytes) -> "Ran":

@@ -193,6 +193,8 @@ def run_daemon(
     channel = take_stdio()
     logs = logs if logs is not None else Logs()
     life = Life(logs)
+    if commands is not None:
+        commands.on_open = logs.adopt
     own = builtin_methods(service, logs, life.speak, commands)
     full = service.with_fallback(own)
     dispatcher = Dispatcher(full, policy, ledger=commands, log=logs)

@@ -28,6 +28,7 @@ from duet_rpc.errors import (
     ResultUnserializable,
     RpcError,
 )
+from duet_rpc.ledger.machine import Promise
 from duet_rpc.messages import (
     NULL,
     Notification,
@@ -233,7 +234,7 @@ class Dispatcher:
         key = self._key(method, bound, meta)
         method.parameters.give_key(bound, key)
         context = None
-        if method.parameters.context is not None or key is not None:
+        if method.parameters.context is not None or key is not None or _needs_ledger(method):
             trace_parent = _short(meta.traceparent)
             context = Context(
                 peer,
@@ -308,7 +309,7 @@ class Dispatcher:
             return result_member(parameters.call(job.bound.values, job.context, transaction))
 
         try:
-            if job.key is not None and self._ledger is not None:
+            if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
                 return self._ledger.run(job, work, self.failure)
             return work(None)
         except BaseException as error:  # a handler's SystemExit does not end the server
@@ -322,7 +323,7 @@ class Dispatcher:
             return result_member(await parameters.call(job.bound.values, job.context, transaction))
 
         try:
-            if job.key is not None and self._ledger is not None:
+            if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
                 return await self._ledger.run_async(job, work, self.failure)
             return await work(None)
         except BaseException as error:
@@ -506,6 +507,11 @@ class Dispatcher:
             and parameters.rest is UNSET
             and method.timeout is None
         )
+
+
+def _needs_ledger(method: Method) -> bool:
+    """Tell whether a command cannot run without the ledger, though it may come without a key."""
+    return method.promise is Promise.TRANSACTIONAL
 
 
 class _Unserializable(Exception):

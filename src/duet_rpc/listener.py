@@ -103,6 +103,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._workers = Workers()
         self._budget = Budget(max_queued_bytes)
+        if commands is not None:
+            commands.on_open = logs.adopt
         own = builtin_methods(service, logs, lambda reason: None, commands)
         self._last_words = frozenset(name for name in LAST_WORDS if name not in service)
         self._dispatcher = Dispatcher(

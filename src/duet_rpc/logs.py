@@ -115,19 +115,25 @@ class Logs:
         """Make the logger of one request for its handler."""
         import logging
 
+        self.adopt()
         logger = logging.getLogger("duet_rpc.handler")
-        if not self._adapter_ready:
-            self._adapter_ready = True
-            root = logging.getLogger("duet_rpc")
-            root.setLevel(self._threshold)
-            root.addHandler(_handler(self))
-            root.propagate = False
         fields = {
             "method": ctx.method,
             "correlation_id": ctx.correlation_id,
             "connection_id": ctx.connection_id,
         }
         return logging.LoggerAdapter(logger, {"duet_rpc": fields})
+
+    def adopt(self) -> None:
+        """Take in what our own modules and handlers say to Python's `logging`; idempotent."""
+        import logging
+
+        if not self._adapter_ready:
+            self._adapter_ready = True
+            root = logging.getLogger("duet_rpc")
+            root.setLevel(self._threshold)
+            root.addHandler(_handler(self))
+            root.propagate = False
 
     def flush(self, timeout: float) -> None:
         """Give whoever drains our stderr this many seconds to make room for what is kept."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
 from duet_rpc.errors import UsageError
+from duet_rpc.ledger.machine import Promise
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.service import Service
 
@@ -188,6 +189,12 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
                 f"policy {policy.name} requires idempotency keys, which need a durable store:"
                 " give one with store= (for example sqlite:///commands.db)"
             )
+        for method in service:
+            if method.promise is Promise.TRANSACTIONAL:
+                raise UsageError(
+                    f"{method.name} is transactional, which needs the store that its effects are"
+                    " in: give it with store= (for example sqlite:///commands.db)"
+                )
         return Commands(_ledger_in_memory)
     from duet_rpc.ledger import Ledger, open_store
 

@@ -23,7 +23,7 @@ from ..errors import (
     StoreUnavailable,
 )
 from .flights import Ended, Flight
-from .heart import Beat, Heart
+from .heart import Beat, Heart, about
 from .machine import (
     Busy,
     Claim,
@@ -163,8 +163,7 @@ class Conductor:
                     raise _cut_off(flight.command) from error
             except Exception as error:
                 # The handler has run: no fault of a store may be told as if it were an outcome.
-                correlation_id = {"correlation_id": beat.correlation_id}
-                log.exception("the store failed to take an outcome", extra=correlation_id)
+                log.exception("the store failed to take an outcome", extra=about(beat))
                 raise _cut_off(flight.command) from error
             await steps.pause(min(pause, self._lease / 6))
             pause = min(pause * 2, LAST_RETRY)

@@ -39,6 +39,12 @@ class Beat(Struct, eq=False):
     """When (monotonic) the lease was last asked for; it holds at least one lease from then on."""
 
 
+def about(beat: Beat) -> dict[str, dict[str, str]]:
+    """Give the fields that a log line about a run carries."""
+    fields = {"method": beat.identity.method, "correlation_id": beat.correlation_id}
+    return {"duet_rpc": fields}
+
+
 class Heart:
     """Renews the leases of running commands at a third of their length."""
 
@@ -127,7 +133,7 @@ class Heart:
                     log.warning(
                         "a run of %s lost its lease",
                         beat.identity.method,
-                        extra={"correlation_id": beat.correlation_id},
+                        extra=about(beat),
                     )
 
     def _settle(self) -> None:
