@@ -68,15 +68,21 @@ def framing(
     max_header_bytes: int = MAX_HEADER_BYTES,
 ) -> Framing:
     """Make the framing of this name; "auto" becomes the one that the peer's first byte shows."""
-    kinds: dict[str, type[HeaderFraming | LineFraming | AutoFraming]]
-    kinds = {"lsp": HeaderFraming, "ndjson": LineFraming, "auto": AutoFraming}
+    if name == "ndjson":
+        return LineFraming(max_message_bytes=max_message_bytes)
+    kinds: dict[str, type[HeaderFraming | AutoFraming]]
+    kinds = {"lsp": HeaderFraming, "auto": AutoFraming}
     return kinds[name](max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
 
 
-def _refusal(reason: str, detail: str, **limits: Any) -> Fault:
+def _refusal(reason: str, detail: str, **numbers: Any) -> Fault:
     """Make the fault for a frame that is not wanted, though its end is known."""
-    error = InvalidRequest.because(reason, detail=detail, **limits)
+    error = InvalidRequest.because(reason, detail=detail, **numbers)
     return Fault(error=error, boundary_lost=False)
+
+
+def _oversize(limit: int, **numbers: int) -> Fault:
+    return _refusal("oversize", "send less at once", limit=limit, **numbers)
 
 
 def _cut() -> Fault:
@@ -123,10 +129,10 @@ class HeaderFraming:
         tight = max_message_bytes < _KNOWN_BODY or max_header_bytes < _KNOWN_BYTES
         self._known = {} if tight else _KNOWN
         self._state: _State = HeaderFraming._between
-        self._started = 0
+        self.started = 0
         self._held = b""
-        # The header section: where its unfinished line begins, up to where its name was checked.
-        self._line = self._checked = self._lines = 0
+        # The header section: where its unfinished line begins, and what the ones before it said.
+        self._line = self._lines = 0
         self._length: int | None = None
         self._refusal: Fault | None = None
         # The body: what came of it, and how much has not.
@@ -148,10 +154,6 @@ class HeaderFraming:
             return bool(self._held)
         return self._state not in (HeaderFraming._between, HeaderFraming._lost)
 
-    @property
-    def started(self) -> int:
-        return self._started
-
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
         if self._held:
@@ -168,7 +170,7 @@ class HeaderFraming:
     def expire(self) -> bool:
         if not self.partial:
             return False
-        self._started += 1
+        self.started += 1
         self._missing -= len(self._held)
         in_body = self._state is not HeaderFraming._header and self._missing > 0
         self._state = HeaderFraming._tail if in_body else HeaderFraming._lost
@@ -188,55 +190,51 @@ class HeaderFraming:
                     break
             start, stop = at + shape[0], at + shape[1]
             if stop > size:
-                self._started += 1
+                self.started += 1
                 self._missing, self._state = stop - start, HeaderFraming._collect
                 return start
             events.append(data[start:stop])
             at = stop
         if at > begin:
-            self._started += 1
             self._after_body = True
         if at == size:
             return at
         if data[at] in _BLANKS:
             return _end_of(_BLANK_RUN, data, at, size)
-        self._started += 1
+        self.started += 1
         self._open()
         return at
 
     def _open(self) -> None:
         """Expect a header section, from the position that the state returns."""
-        self._line = self._checked = self._lines = 0
+        self._line = self._lines = 0
         self._length = self._refusal = None
         self._state = HeaderFraming._header
 
     def _header(self, data: bytes, at: int, events: list[Event]) -> int:
         """Read header lines. `at` is the start of the section, also when part of it was held."""
         stop = min(len(data), at + self._max_header_bytes)
-        line, checked = at + self._line, at + self._checked
+        line = at + self._line
         while True:
-            colon = data.find(b":", line, stop)
-            if not 0 <= colon < checked:
-                checked = _end_of(_TOKEN, data, checked, stop)
-                if checked == line and data.startswith(b"\r\n", line, stop):
-                    return self._judge(data, at, line + 2, events)
-                if checked == stop or checked == line and data[line:stop] == b"\r":
-                    break
-                if checked != colon or colon == line:
-                    error = _no_header("expected a header line: a name, a colon, a value, CR LF")
-                    return self._refuse(data, at, checked, error, events)
+            colon = _end_of(_TOKEN, data, line, stop)
+            if colon == line and data.startswith(b"\r\n", line, stop):
+                return self._judge(data, at, line + 2, events)
+            if colon == stop or colon == line and data[line:stop] == b"\r":
+                break
+            if colon == line or not data.startswith(b":", colon):
+                error = _no_header("expected a header line: a name, a colon, a value, CR LF")
+                return self._refuse(data, at, colon, error, events)
             if self._lines == MAX_HEADER_LINES:
                 return self._refuse(data, at, line, self._too_large(), events)
-            checked = stop
             end = data.find(b"\n", colon, stop) + 1
             if end == 0:
                 break
             mistake = self._read_line(data[line:colon], data[colon + 1 : end])
             if mistake is not None:
                 return self._refuse(data, at, end, mistake, events)
-            line = checked = end
+            line = end
         if stop - at < self._max_header_bytes:
-            self._line, self._checked, self._held = line - at, checked - at, data[at:]
+            self._line, self._held = line - at, data[at:]
             return stop
         return self._refuse(data, at, stop, self._too_large(), events)
 
@@ -274,13 +272,12 @@ class HeaderFraming:
             error = _no_header("the Content-Length header is missing")
             return self._refuse(data, at, start, error, events)
         if length > limit:
-            advice = "send less at once"
-            self._refusal = _refusal("oversize", advice, limit=limit, length=length)
+            self._refusal = _oversize(limit, length=length)
         self._missing = length
         if self._refusal is not None:
             events.append(self._refusal)
-            self._state = HeaderFraming._skip if length else HeaderFraming._between
-            return start
+            self._state = HeaderFraming._skip
+            return self._skip(data, start, events)
         beginning = data[at : max(start, at + 24)]
         if len(beginning) <= _KNOWN_BYTES and length <= _KNOWN_BODY:
             if len(self._known) >= _KNOWN_ENTRIES:
@@ -307,7 +304,7 @@ class HeaderFraming:
         if found is None:
             self._held = data[max(at, len(data) - len(_LENGTH) + 1) :]
             return len(data)
-        self._started += 1
+        self.started += 1
         self._open()
         return found.start()
 
@@ -378,21 +375,13 @@ def _judge_content_type(value: bytes) -> Fault | None:
 
 
 class LineFraming:
-    """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing.
+    """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing."""
 
-    The limit for headers is taken and not needed, so that one call can make any framing.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        max_header_bytes: int = MAX_HEADER_BYTES,
-    ) -> None:
+    def __init__(self, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_message_bytes = max_message_bytes
         self._line = bytearray()
         self._dropping = False
-        self._started = 0
+        self.started = 0
 
     @staticmethod
     def encode(body: bytes) -> bytes:
@@ -401,10 +390,6 @@ class LineFraming:
     @property
     def partial(self) -> bool:
         return bool(self._line)
-
-    @property
-    def started(self) -> int:
-        return self._started
 
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
@@ -418,7 +403,7 @@ class LineFraming:
             self._line, self._dropping = bytearray(), False
         for line in lines:
             if len(line) > self._max_message_bytes and self._is_oversize(line.lstrip(_BLANKS)):
-                events.append(self._oversize())
+                events.append(_oversize(self._max_message_bytes))
             elif body := line.strip(_BLANKS):
                 events.append(body)
         if rest:
@@ -431,18 +416,15 @@ class LineFraming:
             return
         if not self._line:
             piece = piece.lstrip(_BLANKS)
-            self._started += bool(piece)
+            self.started += bool(piece)
         self._line += piece
         if self._is_oversize(self._line):
-            events.append(self._oversize())
+            events.append(_oversize(self._max_message_bytes))
             self._line, self._dropping = bytearray(), True
 
     def _is_oversize(self, line: bytes | bytearray) -> bool:
         # Whether the CR at the end is half a line end shows only with the next byte.
         return len(line) - line.endswith(b"\r") > self._max_message_bytes
-
-    def _oversize(self) -> Fault:
-        return _refusal("oversize", "send less at once", limit=self._max_message_bytes)
 
     def end(self) -> Fault | None:
         # Without a newline a whole message looks like a cut one, and a cut one must not run.
