@@ -99,16 +99,27 @@ class ServerProcess:
 class Cluster:
     """Servers that share a store."""
 
-    def __init__(self, kind: str, directory: Path, *, lease: float, servers: int, without: str):
+    def __init__(
+        self,
+        kind: str,
+        directory: Path,
+        *,
+        lease: float,
+        servers: int,
+        without: str = "",
+        store: Postgres | Valkey | None = None,
+    ):
+        """Prepare them; a `store` that is given runs already, and is not ended with them."""
         self.kind = kind
         self.lease = lease
         self.is_transactional = kind != "valkey"
-        self.store: Postgres | Valkey | None = None
+        self.store = store
+        self._owns_store = store is None
         self._file = directory / "commands.db"
         match kind:
-            case "postgres":
+            case "postgres" if store is None:
                 self.store = Postgres()
-            case "valkey":
+            case "valkey" if store is None:
                 self.store = Valkey(appendfsync="always")
         self.url = f"sqlite:///{self._file}" if self.store is None else self.store.url
         settings = {"url": self.url, "lease": lease, "without": without}
@@ -119,7 +130,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Start the store, then the servers."""
-        if self.store is not None:
+        if self.store is not None and self._owns_store:
             await asyncio.to_thread(self.store.start)
         if self.is_transactional:
             with self._connect() as connection:
@@ -131,7 +142,7 @@ class Cluster:
         """End everything, whatever state it is in."""
         for server in self.servers:
             server.kill()
-        if self.store is not None:
+        if self.store is not None and self._owns_store:
             self.store.remove()
 
     # Faults. Each is noted with the time in which it may have hurt.
@@ -206,8 +217,10 @@ class Cluster:
             connection.close()
         return found
 
-    def is_file_free(self) -> bool:
-        """Tell whether anybody can write to the SQLite file now."""
+    def is_free(self) -> bool:
+        """Tell whether somebody else could write to the store now."""
+        if self.kind != "sqlite":
+            return True
         connection = sqlite3.connect(self._file, timeout=1.0, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")

@@ -53,6 +53,9 @@ class Work:
     def row(self) -> tuple[Any, ...]:
         return (*self._who.values(), self.value)
 
+    def inserted(self) -> None:
+        self._note("inserted", **self._who)
+
     def end(self) -> dict[str, str]:
         self._note("end", **self._who, failed=self._end == "fail")
         if self._end == "decline":
@@ -104,6 +107,7 @@ def transactional_service(note: Note, insert: str) -> Service:
         work = Work(note, ctx, value, end)
         time.sleep(before)
         db.execute(insert, work.row())
+        work.inserted()
         time.sleep(after)
         return work.end()
 
@@ -116,6 +120,7 @@ def transactional_service(note: Note, insert: str) -> Service:
         inserted = db.execute(insert, work.row())
         if inspect.isawaitable(inserted):
             await inserted
+        work.inserted()
         await asyncio.sleep(after)
         return work.end()
 

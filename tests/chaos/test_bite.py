@@ -5,58 +5,19 @@ as it is, without a violation, and without the protection, with the violation th
 """
 
 import asyncio
-import signal
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from duet_rpc.ledger import Promise
-from tests.chaos.cluster import Cluster
-from tests.chaos.history import Fault, History, check
-from tests.chaos.storm import PATIENT, Caller, Order
-from tests.ledger.servers import PATIENCE
+from tests.chaos.history import check
+from tests.chaos.script import Script, script_of
+from tests.chaos.storm import PATIENT, Order
 
 LEASE = 1.5
 
 pytestmark = pytest.mark.timeout(240)
-
-
-class Script:
-    """Two servers, a caller at each, and the words that the cases are written in."""
-
-    def __init__(self, cluster: Cluster, *, is_torn: bool):
-        self.cluster = cluster
-        self.is_torn = is_torn
-        """Whether effects and records are committed one after the other."""
-        self.first, self.second = (Caller(each.name, each) for each in cluster.servers)
-
-    async def noted(self, what: str) -> None:
-        """Wait until the first server has noted something."""
-        give_up = time.monotonic() + PATIENCE
-        while all(note["what"] != what for note in self.first.server.notes()):
-            assert time.monotonic() < give_up, f"no {what}: {self.first.server.tail()}"
-            await asyncio.sleep(0.02)
-
-    async def stop(self) -> None:
-        """Stop the first server, but not while it holds the file's lock: nobody would get on."""
-        for _ in range(50):
-            self.first.server.send(signal.SIGSTOP)
-            if await asyncio.to_thread(self.cluster.is_file_free):
-                return
-            self.first.server.send(signal.SIGCONT)
-            await asyncio.sleep(0.05)
-        raise AssertionError("the server always holds the lock")
-
-    def history(self) -> History:
-        return History(
-            calls=self.first.calls + self.second.calls,
-            runs=self.cluster.runs(),
-            effects=self.cluster.effects(),
-            faults=self.cluster.faults + self.cluster.late_hearts(),
-        )
 
 
 async def stopped_past_its_lease(script: Script) -> None:
@@ -64,14 +25,8 @@ async def stopped_past_its_lease(script: Script) -> None:
     order = Order("bank.safe", "k", "v", Promise.RETRY_SAFE, after=2 * LEASE)
     asleep = asyncio.create_task(script.first.command(order, retry=PATIENT))
     await script.noted("effect")
-    began = time.monotonic()
-    await script.stop()
-    try:
+    async with script.stopped():
         await script.second.command(order, retry=PATIENT, is_final=True)
-    finally:
-        script.first.server.send(signal.SIGCONT)
-        name = script.first.server.name
-        script.cluster.faults.append(Fault("stop", name, began, time.monotonic() + LEASE))
     await asleep
     await script.second.command(order, retry=PATIENT, is_final=True)
 
@@ -110,26 +65,11 @@ CASES = [
 ]
 
 
-@asynccontextmanager
-async def script_of(directory: Path, without: str) -> AsyncIterator[Script]:
-    cluster = Cluster("sqlite", directory, lease=LEASE, servers=2, without=without)
-    try:
-        await cluster.start()
-        script = Script(cluster, is_torn=without == "transaction")
-        try:
-            yield script
-        finally:
-            await script.first.drop()
-            await script.second.drop()
-    finally:
-        cluster.close()
-
-
 @pytest.mark.parametrize(("protection", "case", "law"), CASES)
 async def test_without_a_protection_the_violation_is_found(
     protection: str, case: Case, law: str, tmp_path: Path
 ) -> None:
-    async with script_of(tmp_path, protection) as script:
+    async with script_of("sqlite", tmp_path, LEASE, without=protection) as script:
         await case(script)
         assert law in {violation.law for violation in check(script.history())}
 
@@ -138,6 +78,6 @@ async def test_without_a_protection_the_violation_is_found(
 async def test_with_all_protections_there_is_none(
     protection: str, case: Case, law: str, tmp_path: Path
 ) -> None:
-    async with script_of(tmp_path, "") as script:
+    async with script_of("sqlite", tmp_path, LEASE) as script:
         await case(script)
         assert check(script.history()) == [], f"{protection} is in place"

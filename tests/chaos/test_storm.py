@@ -27,7 +27,7 @@ LEASE = 2.0
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "valkey"])
 async def test_a_storm_breaks_no_promise(kind: str, seed: int, tmp_path: Path) -> None:
-    cluster = Cluster(kind, tmp_path, lease=LEASE, servers=3, without="")
+    cluster = Cluster(kind, tmp_path, lease=LEASE, servers=3)
     try:
         await cluster.start()
         storm = Storm(cluster, seed, SECONDS)
