@@ -65,6 +65,8 @@ class _Reply(asyncio.Future[Any]):
             return
         if error is not None:
             self.set_exception(error)
+            if isinstance(error, ConnectionLost):
+                self.exception()  # a thousand lost calls that nobody awaits are no thousand news
             return
         try:
             value = self._expected.decode(result)

@@ -91,7 +91,9 @@ def _descriptors() -> set[str]:
 
 
 def _children() -> set[str]:
-    with contextlib.suppress(OSError):
-        with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            return set(children.read().split())
-    return set()
+    found = set[str]()
+    for thread in os.listdir("/proc/self/task"):  # each has its own
+        with contextlib.suppress(OSError):
+            with open(f"/proc/self/task/{thread}/children") as children:
+                found.update(children.read().split())
+    return found
