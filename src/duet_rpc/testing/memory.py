@@ -26,7 +26,7 @@ from duet_rpc.workers import Workers
 
 if TYPE_CHECKING:
     from duet_rpc import blocking
-    from duet_rpc.ledger import Store
+    from duet_rpc.ledger import Ledger, Store
 
 
 @contextlib.asynccontextmanager
@@ -35,7 +35,7 @@ async def connect(
     /,
     *,
     policy: Policy = SPEC,
-    store: "Store | str | None" = None,
+    store: "Store | Ledger | str | None" = None,
     wire: Wire | None = None,
     server_log: Log | None = None,
     client_policy: Policy = SPEC,
@@ -66,7 +66,7 @@ def connect_blocking(
     /,
     *,
     policy: Policy = SPEC,
-    store: "Store | str | None" = None,
+    store: "Store | Ledger | str | None" = None,
     wire: Wire | None = None,
     server_log: Log | None = None,
     client_policy: Policy = SPEC,
@@ -122,7 +122,7 @@ class MemoryServer:
         self,
         service: Service,
         policy: Policy,
-        store: "Store | str | None",
+        store: "Store | Ledger | str | None",
         framing: Any,
         wire: Wire | None,
         log: Log | None,
