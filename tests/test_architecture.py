@@ -21,7 +21,7 @@ PACKAGE = "duet_rpc"
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "stats", "collector", "patterns"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
-    ("wording", "parameters", "service"),
+    ("wording", "parameters", "service", "waiting"),
     ("dispatch", "openrpc", "calls"),
     ("connection",),
     ("transports", "ledger", "retry"),
@@ -50,6 +50,7 @@ PURE = (
     "policy",
     "context",
     "wording",
+    "waiting",
     "parameters",
     "service",
     "dispatch",

@@ -45,6 +45,7 @@ from duet_rpc.messages import (
     encode_error,
 )
 from duet_rpc.service import Promise
+from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
 
 RETRY_AFTER_MS = 100
 """What a refused caller is told to wait: a few times what a quick handler needs."""
@@ -95,46 +96,6 @@ class Stats(Struct):
     refused: int = 0
 
 
-class Budget:
-    """Bytes of queued requests that the connections of one process may hold together."""
-
-    __slots__ = ("limit", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-
-
-class _Batch:
-    """The answers of a batch, gathered in request order."""
-
-    __slots__ = ("answers", "missing")
-
-    def __init__(self, size: int) -> None:
-        self.answers: list[bytes | None] = [None] * size
-        self.missing = size
-
-
-class _Waiting:
-    """A request in the queue, or an answer that has its place in the order."""
-
-    __slots__ = ("answer", "message", "place", "size")
-
-    def __init__(
-        self,
-        message: Request | Notification | None,
-        size: int,
-        place: tuple[_Batch, int] | None,
-        answer: bytes = b"",
-    ) -> None:
-        self.message = message
-        # A body in the queue holds more than its own bytes: the allocator's share, and the read and
-        # the frame that the next one is being made of. So the limit is on what the queue costs.
-        self.size = size + size // 4
-        self.place = place
-        self.answer = answer
-
-
 class _Cancel(Struct):
     id: Raw
 
@@ -181,8 +142,6 @@ class Connection:
         """Methods that are served also then, and in a full queue: they ask for the end."""
         self.on_last_words: Callable[[str], None] = lambda method: None
         """Told when one of them has to wait behind others."""
-        self.budget: Budget | None = None
-        """Shared with other connections of a server that has several."""
         self.finished = 0
         """How many handlers have ended; the host sees by it whether anything moves."""
         self.baton: list[None] = []
@@ -195,10 +154,9 @@ class Connection:
         self._closes_on_lost_boundary = closes_on_lost_boundary
         self._answers_faults = answers_faults
         self._arrived: deque[bytes | bytearray | Fault] = deque()
-        self._queue: deque[_Waiting] = deque()
-        self._queued_bytes = 0
+        self.queue = self._queue = RequestQueue(policy.max_queued, policy.max_queued_bytes)
         self._active = self._paused = 0
-        self._by_id: dict[bytes, _Waiting | Job] = {}
+        self._by_id: dict[bytes, Waiting | Job] = {}
         self._out: list[bytes] = []
         self._out_is_own = False
         self.calls = Calls(self, host)
@@ -220,11 +178,9 @@ class Connection:
     @property
     def full(self) -> bool:
         """No room in the queue: the host stops reading for a moment, then says `refuse`."""
-        queue, policy, budget = self._queue, self._policy, self.budget
-        if len(queue) >= policy.max_queued or self._queued_bytes >= policy.max_queued_bytes:
-            return True
-        if budget is None or budget.used < budget.limit:
-            return False
+        queue = self._queue
+        if queue.full or not queue.budget_spent:
+            return queue.full
         # Others hold it all. What can start at once needs no room, and what waits behind our own
         # requests is looked at again when one of them ends.
         return bool(queue) or self._active >= self._limit
@@ -260,7 +216,7 @@ class Connection:
         arrived, queue = self._arrived, self._queue
         while not self.congested:
             if queue and self._active < self._limit:
-                self._start(self._dequeue())
+                self._start(self._queue.popleft())
             elif arrived:
                 if self.full and not self.refusing:
                     break
@@ -321,10 +277,10 @@ class Connection:
 
     def _take_first(self, body: bytes | bytearray | Fault) -> None:
         """Take what came before the queue that somebody else has filled meanwhile."""
-        later = list(self._queue)
-        self._queue.clear()
+        later = self._queue.set_aside()
         self._take(body)
-        self._queue.extend(later)
+        for waiting in later:
+            self._queue.append(waiting)
 
     def _answered(self, answer: bytes) -> None:
         self.stats.requests += 1
@@ -425,13 +381,11 @@ class Connection:
             self._take_single(Invalid(refusal), size, None, may_start)
             return
         assert isinstance(batch, Batch), "anything else was refused"
-        answers = _Batch(len(batch.items))
+        answers = BatchAnswers(len(batch.items))
         for index, item in enumerate(batch.items):
             self._take_single(item, size // len(batch.items), (answers, index), may_start)
 
-    def _take_single(
-        self, message: Single, size: int, place: tuple[_Batch, int] | None, may_start: bool
-    ) -> None:
+    def _take_single(self, message: Single, size: int, place: Place, may_start: bool) -> None:
         if type(message) is Response:
             self.calls.settle(message)
             self._no_answer(place)
@@ -455,18 +409,18 @@ class Connection:
             if message.method == PROGRESS and self.calls.take_progress(message.params):
                 self._no_answer(place)
                 return
-            waiting = _Waiting(message, size, place)
+            waiting = Waiting(message, size, place)
             refusal = self._register(message, waiting)
             if refusal is not None:
                 self._refuse(message, place, refusal)
             elif may_start and self._active < self._limit and not self._queue:
                 self._start(waiting)
             else:
-                self._enqueue(waiting)
+                self._queue.append(waiting)
                 if message.method in self.last_words:
                     self.on_last_words(message.method)
 
-    def _register(self, message: Request | Notification, waiting: _Waiting) -> RpcError | None:
+    def _register(self, message: Request | Notification, waiting: Waiting) -> RpcError | None:
         """Note that an id is in flight; say why it may not be."""
         last_words = message.method in self.last_words
         if self.closing and not last_words:
@@ -485,23 +439,9 @@ class Connection:
                 )
         return None
 
-    def _enqueue(self, waiting: _Waiting) -> None:
-        self._queue.append(waiting)
-        self._count(waiting.size)
-
-    def _dequeue(self) -> _Waiting:
-        waiting = self._queue.popleft()
-        self._count(-waiting.size)
-        return waiting
-
-    def _count(self, size: int) -> None:
-        self._queued_bytes += size
-        if self.budget is not None:
-            self.budget.used += size
-
     # Requests of the peer.
 
-    def _start(self, waiting: _Waiting) -> None:
+    def _start(self, waiting: Waiting) -> None:
         message, place = waiting.message, waiting.place
         if message is None:
             self._send_answer(waiting.answer, place)
@@ -587,7 +527,7 @@ class Connection:
         while self._arrived:
             self._take(self._arrived.popleft(), may_start=False)
         while self._queue:
-            waiting = self._dequeue()
+            waiting = self._queue.popleft()
             message = waiting.message
             if message is None or message.method not in self.last_words:
                 self._start(waiting)  # which starts nothing any more
@@ -595,7 +535,7 @@ class Connection:
                 self._speak_last(message, waiting)
         self.flush()
 
-    def _speak_last(self, message: Request | Notification, waiting: _Waiting) -> None:
+    def _speak_last(self, message: Request | Notification, waiting: Waiting) -> None:
         """Serve a request for the end although a handler still runs; it needs no place."""
         try:
             job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
@@ -611,7 +551,6 @@ class Connection:
         """The peer is gone: what waits is not started, and its room is free for others."""
         self._queue.clear()
         self._arrived.clear()
-        self._count(-self._queued_bytes)
 
     def refuse(self) -> None:
         """The queue has been full for too long: read on, and answer what comes `overloaded`."""
@@ -619,20 +558,18 @@ class Connection:
             self.refusing = True
             self.go_on()
 
-    def _take_cancel(
-        self, message: Request | Notification, place: tuple[_Batch, int] | None
-    ) -> None:
+    def _take_cancel(self, message: Request | Notification, place: Place) -> None:
         try:
             id = bytes(_decode_cancel(message.params or b"{}").id)
         except (msgspec.DecodeError, RecursionError):
             self.note("error", "cancellation without an id", CANCEL, None)
         else:
-            found = self._by_id.get(id) or self._queued_under(id)
+            # Of several requests under one id, only the first is in `_by_id`.
+            found = self._by_id.get(id) or self._queue.find(id)
             if type(found) is Job:
                 self.abandon(found, Cancelled())
-            elif type(found) is _Waiting and found.message is not None:
+            elif type(found) is Waiting and found.message is not None:
                 self._queue.remove(found)
-                self._count(-found.size)
                 self._release(id, found)
                 self._refuse(found.message, found.place, Cancelled())
             elif self.lent and not self._given_up:
@@ -651,17 +588,7 @@ class Connection:
             self._given_up = True
             self._refuse(running, None, Cancelled())
 
-    def _queued_under(self, id: bytes) -> _Waiting | None:
-        """Find a request whose id another one had before it: only one at a time is in `_by_id`."""
-        for waiting in self._queue:
-            message = waiting.message
-            if type(message) is Request and message.id == id != NULL:
-                return waiting
-        return None
-
-    def _refuse(
-        self, message: Request | Notification, place: tuple[_Batch, int] | None, error: RpcError
-    ) -> None:
+    def _refuse(self, message: Request | Notification, place: Place, error: RpcError) -> None:
         """Tell that a request was not started: by an answer, or by a log line if it wants none."""
         if type(message) is Request:
             self.note("warn", error.message, message.method, message.id)
@@ -682,35 +609,32 @@ class Connection:
         self._release(job.id, job)
         self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), job.batch)
 
-    def _release(self, id: bytes | None, holder: _Waiting | Job) -> None:
+    def _release(self, id: bytes | None, holder: Waiting | Job) -> None:
         if id is not None and self._by_id.get(id) is holder:
             del self._by_id[id]
 
-    def _answer(self, answer: bytes, place: tuple[_Batch, int] | None) -> None:
+    def _answer(self, answer: bytes, place: Place) -> None:
         """Send an answer that no handler made, in its turn where answers keep the order."""
         if self._limit == 1 and (self._active or self._queue or self.lent) and not self.full:
-            self._enqueue(_Waiting(None, len(answer), place, answer))
+            self._queue.append(Waiting(None, len(answer), place, answer))
         else:
             self._send_answer(answer, place)
 
-    def _send_answer(self, answer: bytes, place: tuple[_Batch, int] | None) -> None:
+    def _send_answer(self, answer: bytes, place: Place) -> None:
         if place is None:
             self.send(self.framing.encode(answer))
-            return
-        batch, index = place
-        batch.answers[index] = answer
-        self._batch_moved(batch)
+        else:
+            self._settle_item(place, answer)
 
-    def _no_answer(self, place: tuple[_Batch, int] | None) -> None:
+    def _no_answer(self, place: Place) -> None:
         if place is not None:
-            self._batch_moved(place[0])
+            self._settle_item(place, None)
 
-    def _batch_moved(self, batch: _Batch) -> None:
-        batch.missing -= 1
-        if batch.missing == 0:
-            answers = [answer for answer in batch.answers if answer is not None]
-            if answers:
-                self.send(self.framing.encode(encode_batch(answers)))
+    def _settle_item(self, place: tuple[BatchAnswers, int], answer: bytes | None) -> None:
+        batch, index = place
+        answers = batch.settle(index, answer)
+        if answers:
+            self.send(self.framing.encode(encode_batch(answers)))
 
     def note(
         self, severity: Any, text: str, method: str | None, id: bytes | None, **fields: Any

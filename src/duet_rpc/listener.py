@@ -16,7 +16,6 @@ from typing import TypedDict
 
 from duet_rpc.builtin import builtin_methods
 from duet_rpc.commands import Commands
-from duet_rpc.connection import Budget
 from duet_rpc.context import Context
 from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.dispatch import Dispatcher
@@ -38,6 +37,7 @@ from duet_rpc.transports.sockets import (
     remove_unix,
 )
 from duet_rpc.transports.strict import StrictLines
+from duet_rpc.waiting import Budget
 from duet_rpc.workers import Workers
 
 MAX_CONNECTIONS = 100
@@ -242,7 +242,7 @@ class Listener:
             logger=self._logs.logger,
             on_end=self._left,
         )
-        host.connection.budget = self._budget
+        host.connection.queue.budget = self._budget
         host.connection.last_words = self._last_words
         self.hosts[id] = host
         self._logs.note("info", "connected", connection_id=id, principal=principal)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from duet_rpc.connection import RETRY_AFTER_MS, Budget
+from duet_rpc.connection import RETRY_AFTER_MS
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import DeadlineExceeded, RpcError
 from duet_rpc.framing import LineFraming
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
 from duet_rpc.service import Service
+from duet_rpc.waiting import Budget
 from tests.helpers import (
     Line,
     Wire,
@@ -340,7 +341,7 @@ def test_queued_bytes_count_as_well() -> None:
 def test_connections_may_share_one_budget_of_bytes() -> None:
     budget = Budget(300)
     first, second = line(ONE), line(ONE)
-    first.connection.budget = second.connection.budget = budget
+    first.connection.queue.budget = second.connection.queue.budget = budget
     first.send(request("work", id=0), request("work", ["x" * 300], id=1))
     assert budget.used > 300 and first.connection.full
     # What can start at once needs no room.

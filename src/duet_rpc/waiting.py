@@ -1,0 +1,127 @@
+"""What waits its turn on a connection: requests, answers in their place, the answers of a batch.
+
+The queue has limits of its own, and may share a budget with the queues of other connections of the
+same process. It only counts; what a full queue means is the connection's business.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from duet_rpc.messages import NULL, Notification, Request
+
+
+class BatchAnswers:
+    """The answers of a batch, gathered in request order."""
+
+    __slots__ = ("_answers", "_missing")
+
+    def __init__(self, size: int) -> None:
+        self._answers: list[bytes | None] = [None] * size
+        self._missing = size
+
+    def settle(self, index: int, answer: bytes | None) -> list[bytes] | None:
+        """Take what one item gave, None for no answer; return all answers when it was the last."""
+        self._answers[index] = answer
+        self._missing -= 1
+        if self._missing:
+            return None
+        return [answer for answer in self._answers if answer is not None]
+
+
+Place: TypeAlias = tuple[BatchAnswers, int] | None
+"""Where an answer goes: into a batch at an index, or out by itself."""
+
+
+class Waiting:
+    """A request in the queue, or an answer that has its place in the order."""
+
+    __slots__ = ("answer", "message", "place", "size")
+
+    def __init__(
+        self, message: Request | Notification | None, size: int, place: Place, answer: bytes = b""
+    ) -> None:
+        self.message = message
+        # A body in the queue holds more than its own bytes: the allocator's share, and the read and
+        # the frame that the next one is being made of. So the limit is on what the queue costs.
+        self.size = size + size // 4
+        self.place = place
+        self.answer = answer
+
+
+class Budget:
+    """Bytes of queued requests that the connections of one process may hold together."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class RequestQueue:
+    """Requests that wait for room, oldest first."""
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self.budget: Budget | None = None
+        """Shared with other connections of a server that has several."""
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._waiting: deque[Waiting] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """This connection has as much waiting as it may."""
+        return len(self._waiting) >= self._max_requests or self._bytes >= self._max_bytes
+
+    @property
+    def budget_spent(self) -> bool:
+        """All connections together have."""
+        return self.budget is not None and self.budget.used >= self.budget.limit
+
+    def append(self, waiting: Waiting) -> None:
+        """Let something wait behind all others."""
+        self._waiting.append(waiting)
+        self._count(waiting.size)
+
+    def set_aside(self) -> list[Waiting]:
+        """Take out everything, to be appended again."""
+        waiting = list(self._waiting)
+        self.clear()
+        return waiting
+
+    def popleft(self) -> Waiting:
+        """Take out what has waited longest."""
+        waiting = self._waiting.popleft()
+        self._count(-waiting.size)
+        return waiting
+
+    def remove(self, waiting: Waiting) -> None:
+        """Take out something that need not wait any longer."""
+        self._waiting.remove(waiting)
+        self._count(-waiting.size)
+
+    def clear(self) -> None:
+        """Take out everything."""
+        self._waiting.clear()
+        self._count(-self._bytes)
+
+    def find(self, id: bytes) -> Waiting | None:
+        """Find the first request with this id; null is nobody's."""
+        for waiting in self._waiting:
+            message = waiting.message
+            if type(message) is Request and message.id == id != NULL:
+                return waiting
+        return None
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self.budget is not None:
+            self.budget.used += size
