@@ -14,11 +14,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench node clean
+.PHONY: help demo test check format bench bench-quick bench-compare instructions node clean
 
 help: ## show this list
 	@echo 'duet-rpc: make TARGET'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/installed-cli ## run the example service and talk to it
 	@$(BIN)/python examples/demo.py
@@ -36,8 +36,21 @@ format: $(VENV)/installed-dev ## format the code and apply the linter's safe fix
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(VENV)/installed-bench ## measure us beside our peers
+# The stores that commands are measured on come with the tests.
+BENCH := $(VENV)/installed-bench $(VENV)/installed-test
+
+bench: $(BENCH) ## measure us beside our peers and write bench/results
 	@$(BIN)/python -m bench.run $(ARGS)
+
+bench-quick: $(BENCH) ## the same in about a minute, quick peers only
+	@$(BIN)/python -m bench.run --quick $(ARGS)
+
+bench-compare: $(BENCH) ## our own code, this tree against a revision: REV=...
+	@$(if $(REV),,$(error name a revision: make bench-compare REV=main~1))
+	@$(BIN)/python -m bench.run --compare $(REV) $(ARGS)
+
+instructions: $(VENV)/installed-bench ## count instructions per request; fails if they rise
+	@$(BIN)/python bench/instructions.py $(ARGS)
 
 node: $(NODE)/node_modules/.installed ## install the npm packages of the interop tests
 

@@ -34,12 +34,12 @@ def main() -> None:
                 _say(line)
             peers = [*roster.ours(), *roster.peers()]
             if arguments.quick and not arguments.peers:
-                peers = [peer for peer in peers if peer.slowness == 1]
+                peers = [peer for peer in peers if peer.slowness == 1 or peer.kind == "ours"]
         if arguments.peers:
             wanted = arguments.peers.split(",")
             peers = [peer for peer in peers if any(peer.name.startswith(word) for word in wanted)]
         results = _run(_usable(peers), keys, scale)
-    print(report.ratios(results))
+    print(report.ratios(results), report.scaling(results), report.goals(results), sep="\n\n")
     partial = arguments.quick or arguments.only or arguments.peers or arguments.compare
     if not partial:
         report.write(results, scale, Path(ROOT, "bench", "results"))
@@ -81,16 +81,20 @@ def _run(peers: list[Peer], keys: list[str], scale: Scale) -> report.Results:
     for repetition in range(1, scale.repetitions + 1):
         for key in keys:
             start = time.perf_counter()
+            slowest = 0.0, ""
             for peer in peers:
                 if ITEMS[key].role in peer.roles:
+                    begun = time.perf_counter()
                     try:
                         results.add(key, peer, ITEMS[key].run(peer, scale))
-                    except SystemExit as failure:
+                    except (SystemExit, OSError, ValueError) as failure:
                         # Another revision may not know every role; everyone else must.
                         if ROOT in peer.path:
                             raise
                         _say(f"{peer.name} is left out of {key}: {failure}")
-            _say(f"{repetition}/{scale.repetitions} {key} {time.perf_counter() - start:.0f} s")
+                    slowest = max(slowest, (time.perf_counter() - begun, peer.name))
+            taken = f"{time.perf_counter() - start:.0f} s ({slowest[1]} {slowest[0]:.0f} s)"
+            _say(f"{repetition}/{scale.repetitions} {key} {taken}")
     return results
 
 

@@ -42,18 +42,25 @@ def main(
     connect_blocking: Callable[[list[str]], AbstractContextManager[Submit]] | None = None,
     dispatch: Callable[[], Answer] | None = None,
     run: Callable[[Any], Any] | None = None,
+    threads: bool = False,
+    raw: bool = False,
 ) -> None:
-    """Take the role that the command line names. `run` replaces `asyncio.run` for async clients."""
+    """Take the role that the command line names.
+
+    `run` replaces `asyncio.run` for async clients; `threads` says that a blocking client has
+    several calls open by as many threads; `raw` that answers are compared as the JSON they came in.
+    """
     match sys.argv[1:]:
         case ["serve"] if serve:
             serve()
         case ["listen", path] if listen:
             listen(path)
         case ["call", text, *program] if connect or connect_blocking:
-            plan = _plan(text)
+            plan = _plan(text, raw)
             # With clients of both kinds, the blocking one makes the calls that come one by one.
             if connect_blocking and not (connect and plan["width"] > 1):
-                _report(_call_blocking(connect_blocking(program), plan))
+                calls = _calls_in_threads if threads and plan["width"] > 1 else _calls_blocking
+                _report(_call_blocking(connect_blocking(program), plan, calls))
             elif connect:
                 import asyncio
 
@@ -64,13 +71,18 @@ def main(
             raise SystemExit(f"this program has no role {role}")
 
 
-def _plan(text: str) -> Plan:
+def _plan(text: str, raw: bool) -> Plan:
     import json
 
     plan: Plan = json.loads(text)
     if path := plan.get("payload"):
-        with open(path, encoding="utf-8") as file:
-            plan["value"] = json.load(file)
+        with open(path, "rb") as file:
+            data = file.read()
+        plan["value"] = plan["expected"] = json.loads(data)
+        plan["seen"] = lambda answer: answer
+        if raw:
+            # The very bytes must come back; the file is as compact as a message.
+            plan["seen"], plan["expected"] = bytes, data
     return plan
 
 
@@ -144,17 +156,38 @@ async def _calls(call: Call, plan: Plan, numbers: range) -> list[float]:
                 start = perf_counter()
                 got = await call("echo", {"value": plan["value"]})
                 latencies.append(perf_counter() - start)
-                check(got, plan["value"])
+                check(plan["seen"](got), plan["expected"])
                 del got
     return latencies
 
 
-def _call_blocking(client: AbstractContextManager[Submit], plan: Plan) -> Measures:
+def _call_blocking(
+    client: AbstractContextManager[Submit],
+    plan: Plan,
+    calls: Callable[[Submit, Plan, range], list[float]],
+) -> Measures:
     with client as submit:
-        _calls_blocking(submit, plan, range(-plan["warmup"], 0))
+        calls(submit, plan, range(-plan["warmup"], 0))
         watch = _Watch()
-        latencies = _calls_blocking(submit, plan, range(plan["count"]))
+        latencies = calls(submit, plan, range(plan["count"]))
         return watch.measures(latencies)
+
+
+def _calls_in_threads(submit: Submit, plan: Plan, numbers: range) -> list[float]:
+    """A window of calls, each open call on a thread of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    method, ask = _question(plan)
+    shared = iter(numbers)
+
+    def caller(_: int) -> None:
+        for number in shared:
+            check(submit(method, ask(number)).result(), number + 1)
+
+    with ThreadPoolExecutor(plan["width"]) as pool:
+        for _ in pool.map(caller, range(plan["width"])):
+            pass  # what a thread raised is raised here
+    return []
 
 
 def _calls_blocking(submit: Submit, plan: Plan, numbers: range) -> list[float]:
@@ -189,7 +222,7 @@ def _calls_blocking(submit: Submit, plan: Plan, numbers: range) -> list[float]:
                 start = perf_counter()
                 got = submit("echo", {"value": plan["value"]}).result()
                 latencies.append(perf_counter() - start)
-                check(got, plan["value"])
+                check(plan["seen"](got), plan["expected"])
                 del got
     return latencies
 

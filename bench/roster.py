@@ -27,15 +27,19 @@ _DISPATCH = "dispatch:request dispatch:notification dispatch:batch"
 
 @dataclass(frozen=True)
 class Peer:
-    """One column of the table."""
+    """One who takes part."""
 
     name: str
     program: tuple[str, ...]
     """The command line without its role."""
     roles: frozenset[str]
     """What it takes part in: as a server `serve`, `listen`, `batch`, `commands`; as a client the
-    plans of the driver protocol, `one`, `window`, `rounds`, `echo`; in process `dispatch:` and a
-    kind."""
+    plans of the driver protocol, `one`, `window`, `rounds`, `echo`, and `scale` for both ends; in
+    process `dispatch:` and a kind."""
+    family: str = ""
+    """The column of the table that it stands in; its name, if none is given."""
+    variant: str = ""
+    """Which variant of ours it is, or which one it is to be compared with; empty: the usual."""
     imports: tuple[str, ...] = ()
     """A command that does nothing but load the library."""
     framing: Literal["header", "line"] = "header"
@@ -52,6 +56,10 @@ class Peer:
     """Where its Python modules come from."""
 
     @property
+    def column(self) -> str:
+        return self.family or self.name
+
+    @property
     def environment(self) -> dict[str, str]:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, self.path)))
         # Whoever installs a package has its bytecode; to compile at each start would not be fair.
@@ -60,6 +68,8 @@ class Peer:
 
     def usable(self) -> bool:
         """Whether its program is there and its library can be loaded."""
+        if not self.program:
+            return True
         if not Path(self.program[1]).exists():
             return False
         done = subprocess.run(self.imports, env=self.environment, capture_output=True)
@@ -71,22 +81,30 @@ def ours(root: Path = ROOT, name: str = "duet-rpc") -> list[Peer]:
 
     program = (OURS_PYTHON, str(root / "bench" / "ours" / "duet_peer.py"))
 
-    def column(suffix: str, roles: str, *words: str) -> Peer:
+    def ours(variant: str, roles: str, *words: str, slowness: int = 1) -> Peer:
         return Peer(
-            name + suffix,
+            f"{name} {variant}".rstrip(),
             (*program, *words),
             frozenset(roles.split()),
+            family=name,
+            variant=variant,
             imports=(OURS_PYTHON, "-c", "from duet_rpc import Service"),
+            slowness=slowness,
             kind="ours",
             path=(root / "src", root),
         )
 
+    usual = ours("", f"serve batch listen one window rounds echo commands scale {_DISPATCH}")
     return [
-        column("", f"serve batch one window rounds echo commands {_DISPATCH}"),
-        column(" on uvloop", "one window rounds", "uvloop"),
-        column(" concurrent", "serve batch", "concurrent"),
-        column(" dispatcher", "dispatch:request", "dispatcher"),
-        _bare_client(column("", "")),
+        usual,
+        ours("concurrent", "serve batch", "concurrent"),
+        ours("on uvloop", "one window rounds", "uvloop"),
+        # One call after the other in W1, 64 threads in W2.
+        ours("blocking", "one window", "blocking", slowness=5),
+        ours("raw", "echo", "raw"),
+        ours("raw server", "echo", "raw-server"),
+        ours("dispatcher", "dispatch:request", "dispatcher"),
+        _bare_client(usual),
     ]
 
 
@@ -116,10 +134,15 @@ def peers() -> list[Peer]:
                 slowness=5),
         _python("gRPC", "grpc", "grpc", "one window echo", slowness=20),
         _limit("minimum", "minimum", "serve one window rounds echo dispatch:request"),
-        _limit("minimum, joined writes", "minimum", "serve window", "joined"),
+        replace(
+            _limit("minimum, joined writes", "minimum", "serve window", "joined"),
+            family="minimum",
+            variant="concurrent",
+        ),
         _limit("raw echo", "echo", "one"),
         _limit("codec alone", "codec", _DISPATCH),
         _limit("raw commit", "commit", "commands"),
+        Peer("the body itself", (), frozenset({"echo"}), kind="limit"),
     ]  # fmt: skip
 
 
@@ -128,7 +151,9 @@ def _bare_client(peer: Peer) -> Peer:
     bare = _limit("", "minimum", "one echo")
     return replace(
         peer,
-        name=f"{peer.name}, bare client",
+        name=f"{peer.name} bare client",
+        family=peer.column,
+        variant="bare client",
         program=bare.program,
         roles=bare.roles,
         server=peer.program,

@@ -11,11 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from bench import processes, wire
+from bench import processes, stores, wire
 from bench.processes import CLIENT_CORE, SERVER_CORE
 from bench.roster import HERE, OURS_PYTHON, Peer
 
@@ -28,7 +29,7 @@ class Figure:
 
     title: str
     unit: str
-    """`us`, `ms`, `MB`, `kB` or `/s`; all but the last are better when smaller."""
+    """`us`, `ms`, `ns/B`, `MB`, `kB` or `/s`; all but the last are better when smaller."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,27 @@ class Scale:
     connections: int
     flood: float
     commands: int
+    stores: tuple[str, ...]
+    sizes: tuple[int, ...]
+    widths: tuple[int, ...]
+    scaled: int
+    """Requests for each width, at least."""
 
+
+LARGEST = 10 * 1024 * 1024 - 1_000
+"""Bytes of the largest value: with its envelope, it is just below the usual limit of 10 MiB."""
 
 FULL = Scale(
-    repetitions=5, stream=100_000, trips=5_000, window=50_000, rounds=50_000, dispatched=50_000,
-    starts=5, large=(1, 9), connections=1_000, flood=2.0, commands=200,
+    repetitions=5, stream=100_000, trips=3_000, window=50_000, rounds=50_000, dispatched=50_000,
+    starts=3, large=(1, 9), connections=1_000, flood=1.0, commands=100,
+    stores=("memory", "sqlite", "postgres", "valkey"),
+    sizes=(100, 1_000, 10_000, 100_000, 1_000_000, LARGEST), widths=(1, 10, 100, 1_000, 10_000),
+    scaled=20_000,
 )  # fmt: skip
 QUICK = Scale(
     repetitions=2, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
-    starts=2, large=(1,), connections=200, flood=0.5, commands=50,
+    starts=1, large=(1,), connections=200, flood=0.5, commands=50, stores=("memory", "sqlite"),
+    sizes=(100, 10_000, 1_000_000), widths=(1, 100, 10_000), scaled=10_000,
 )  # fmt: skip
 
 
@@ -70,8 +83,8 @@ class Item:
 
 def round_trips(peer: Peer, scale: Scale) -> Figures:
     """W1: one request at a time, the peer's own client to its own server."""
-    count = max(200, scale.trips // min(peer.slowness, 5))
-    plan = {"work": "one", "width": 1, "count": count, "warmup": count}
+    count = max(300, scale.trips // min(peer.slowness, 10))
+    plan = {"work": "one", "width": 1, "count": count, "warmup": count // 2}
     figures = {}
     one, _ = processes.call(peer, plan, client_core=SERVER_CORE, server_core=SERVER_CORE)
     figures["one.p50"], figures["one.p99"] = one["p50"], one["p99"]
@@ -125,7 +138,10 @@ def large_echoes(peer: Peer, scale: Scale) -> Figures:
     figures = {}
     for kind in ("text", "records"):
         for megabytes in scale.large:
-            payload = _payload(kind, megabytes)
+            payload = _payload(kind, megabytes * 1_000_000)
+            if not peer.program:
+                figures[f"{kind}{megabytes}.memory"] = float(payload.stat().st_size)
+                continue
             count = 10 if megabytes == 1 else 2 if peer.slowness > 10 else 4
             plan = {
                 "work": "echo", "width": 1, "count": count, "warmup": 1, "payload": str(payload),
@@ -136,11 +152,10 @@ def large_echoes(peer: Peer, scale: Scale) -> Figures:
     return figures
 
 
-def _payload(kind: str, megabytes: int) -> Path:
+def _payload(kind: str, size: int) -> Path:
     """A JSON file of about that many bytes, the same for everyone."""
-    path = HERE / ".peers" / f"{kind}{megabytes}.json"
+    path = HERE / ".peers" / f"{kind}-{size}.json"
     if not path.exists():
-        size = megabytes * 1_000_000
         line = "The quick brown fox jumps over the lazy dog, again and again. "
         value: object = (line * (size // len(line) + 1))[:size]
         if kind == "records":
@@ -185,7 +200,19 @@ def cold_start(peer: Peer, scale: Scale) -> Figures:
         for _ in range(scale.starts):
             loads.append(_time(peer, peer.imports) - _time(peer, nothing))
             starts.append(_first_answer(peer))
-    return {"import": statistics.median(loads), "answer": statistics.median(starts)}
+    figures = {"answer": statistics.median(starts)}
+    if not peer.variant:
+        figures["import"] = statistics.median(loads)
+        if peer.kind == "ours":
+            figures["asyncio"] = _loads_asyncio(peer)
+    return figures
+
+
+def _loads_asyncio(peer: Peer) -> float:
+    """One if `import duet_rpc` alone loads asyncio, else none."""
+    script = "import sys, duet_rpc; print(int('asyncio' in sys.modules))"
+    done = subprocess.run([OURS_PYTHON, "-c", script], env=peer.environment, capture_output=True)
+    return float(done.stdout)
 
 
 def _time(peer: Peer, command: tuple[str, ...]) -> float:
@@ -252,8 +279,9 @@ def _latency(peer: Peer, path: str, seconds: float) -> float:
     deadline = time.perf_counter() + seconds
     while (start := time.perf_counter()) < deadline or len(taken) < 3:
         connection.sendall(message)
-        processes.read_answers(connection.fileno(), wire.end_mark(peer), 1)
+        got = processes.read_answers(connection.fileno(), wire.end_mark(peer), 1)
         taken.append(time.perf_counter() - start)
+        wire.check(peer, got, 1)
     connection.close()
     return sorted(taken)[len(taken) * 99 // 100]
 
@@ -261,27 +289,68 @@ def _latency(peer: Peer, path: str, seconds: float) -> float:
 def commands(peer: Peer, scale: Scale) -> Figures:
     """W11: commands with a key, each durable before it is answered, beside the raw commit loop."""
     figures = {}
-    for store in STORES:
-        # Beside the peers, not in a temporary folder, which may be memory and never sync.
-        with tempfile.TemporaryDirectory(dir=HERE / ".peers") as folder:
-            if peer.kind == "ours":
-                server = (*peer.program, f"store={store}", folder)
-                figures[f"{store}.one"] = _command_rate(peer, server, 1, scale.commands)
-                figures[f"{store}.many"] = _command_rate(peer, server, 64, 20 * scale.commands)
-            elif store == "sqlite":
-                found = processes.measure(peer, "commit", str(scale.commands), folder)
-                figures[f"{store}.one"] = found["rate"]
+    # Beside the peers, not in a temporary folder, which may be memory and never sync.
+    with tempfile.TemporaryDirectory(dir=HERE / ".peers") as folder:
+        for store in scale.stores:
+            url = stores.url(store, folder)
+            if url is None:
+                continue
+            for name, width, count in ("one", 1, scale.commands), ("many", 64, 20 * scale.commands):
+                if peer.kind == "ours":
+                    figures[f"{store}.{name}"] = _command_rate(peer, url, width, count)
+                elif store != "memory":
+                    found = processes.measure(peer, "commit", url, str(width), str(count))
+                    figures[f"{store}.{name}"] = found["rate"]
+        if peer.kind == "ours":
+            for name, url in ("without", ""), ("with", f"sqlite:///{folder}/queries.db"):
+                server = replace(peer, program=(*peer.program, f"store={url}"))
+                _stream(server, 500, batch=0)  # makes the file, which must not count
+                figures[f"query.{name}"], _ = _stream(server, scale.stream, batch=0)
     return figures
 
 
-def _command_rate(peer: Peer, server: tuple[str, ...], width: int, count: int) -> float:
-    # The keys of the two plans must differ: what was done once is only looked up again.
-    plan = {"work": "window", "command": str(width), "width": width, "count": count, "warmup": 10}
-    done, _ = processes.call(peer, plan, server=server)
+def _command_rate(peer: Peer, url: str, width: int, count: int) -> float:
+    # A key of its own for every command: what was done once is only looked up again.
+    plan = {
+        "work": "window", "command": uuid4().hex, "width": width, "count": count, "warmup": 10,
+    }  # fmt: skip
+    done, _ = processes.call(peer, plan, server=(*peer.program, f"store={url}"))
     return count / done["wall"]
 
 
-STORES = {"memory": "memory", "sqlite": "SQLite"}
+def scaling(peer: Peer, scale: Scale) -> Figures:
+    """W12: what a request costs by its size and by how many are open; both ends on one core.
+
+    With nothing to wait for but each other on one core, wall time is the work of both.
+    """
+    figures = {}
+
+    def measure(plan: dict[str, Any]) -> dict[str, float]:
+        found, _ = processes.call(peer, plan, client_core=SERVER_CORE, server_core=SERVER_CORE)
+        return found
+
+    for size in scale.sizes:
+        count = max(5, min(2_000, 20_000_000 // size))
+        plan = {
+            "work": "echo", "width": 1, "count": count, "warmup": max(1, count // 10),
+            "payload": str(_payload("text", size)),
+        }  # fmt: skip
+        found = measure(plan)
+        figures[f"size{size}"] = found["p50"]
+        least = scale.sizes[0]
+        if size > least:
+            figures[f"byte{size}"] = (found["p50"] - figures[f"size{least}"]) / (size - least)
+    for width in scale.widths:
+        count = max(scale.scaled, 10 * width)
+        plan = {"work": "window", "width": width, "count": count, "warmup": width}
+        found = measure(plan)
+        figures[f"open{width}"] = found["wall"] / count
+    return figures
+
+
+STORES = {
+    "memory": "memory", "sqlite": "SQLite", "postgres": "PostgreSQL", "valkey": "Valkey",
+}  # fmt: skip
 
 ITEMS: dict[str, Item] = {
     "W1": Item("one at a time, own client and server", "one", round_trips, {
@@ -318,6 +387,7 @@ ITEMS: dict[str, Item] = {
     "W8": Item("cold start", "serve", cold_start, {
         "import": Figure("import", "ms"),
         "answer": Figure("spawn to first answer", "ms"),
+        "asyncio": Figure("asyncio loaded by `import duet_rpc`", ""),
     }),
     "W9": Item("idle connections on a unix socket", "listen", idle_connections, {
         "memory": Figure("server memory per connection", "kB"),
@@ -330,5 +400,15 @@ ITEMS: dict[str, Item] = {
         f"{store}.{width}": Figure(f"{title}, {how}", "/s")
         for store, title in STORES.items()
         for width, how in (("one", "one at a time"), ("many", "64 in flight"))
+    } | {
+        "query.without": Figure("a query, service without a store, server CPU", "us"),
+        "query.with": Figure("a query, service with a store, server CPU", "us"),
+    }),
+    "W12": Item("scaling", "scale", scaling, {
+        f"size{size}": Figure(f"echo of {size:,} bytes", "us") for size in FULL.sizes
+    } | {
+        f"byte{size}": Figure(f"each byte of {size:,}", "ns/B") for size in FULL.sizes[1:]
+    } | {
+        f"open{width}": Figure(f"request, {width:,} in flight", "us") for width in FULL.widths
     }),
 }  # fmt: skip

@@ -1,9 +1,18 @@
 """duet-rpc in the roles of the driver protocol; the one file that follows its API.
 
-The first argument may name a variant. `concurrent` serves with sixteen handlers in flight on an
-event loop, where the rest have one in flight and no loop. `dispatcher` leaves the connection out of
-the work in process: no order, no queue, no ids in flight, as in the peers' dispatchers. `uvloop`
-runs the client on uvloop.
+The first argument may name a variant:
+
+    concurrent    serves as agents are served: sixteen handlers in flight on an event loop, answers
+                  that are ready together share a write; the rest have one in flight, no loop, and
+                  a write for each answer
+    blocking      calls with the client that needs no loop; several at once from as many threads
+    uvloop        calls with the asyncio client on uvloop
+    raw           passes values through undecoded: the server's handler, and the client, which
+                  encodes what it sends but takes the answer as it came
+    raw-server    the same handler; the client decodes the answer
+    dispatcher    leaves the connection out of the work in process: no order, no queue, no ids in
+                  flight, as in the peers' dispatchers
+    store=URL     keeps commands in a store (`store=`: in none), with a whole window in flight
 """
 
 from __future__ import annotations
@@ -17,18 +26,16 @@ from duet_rpc.policy import AGENT, EDITOR, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-VARIANTS = ("concurrent", "dispatcher", "uvloop")
+VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", "dispatcher")
 variant = sys.argv.pop(1) if sys.argv[1] in VARIANTS else ""
 policy = AGENT if variant == "concurrent" else replace(EDITOR, max_batch=50)
 store = None
 if sys.argv[1].startswith("store="):
-    # Commands are kept in a store in the folder that follows, with all of a window in flight.
-    store = {"memory": "memory:", "sqlite": f"sqlite:///{sys.argv[2]}/commands.db"}[sys.argv[1][6:]]
+    store = sys.argv.pop(1)[6:]
     policy = replace(AGENT, max_in_flight=64)
-    del sys.argv[1:3]
 
 service = Service()
 
@@ -38,12 +45,21 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@service.query(inline=True)
-def echo(value: Any) -> Any:
-    return value
+if variant.startswith("raw"):
+    import msgspec
+
+    @service.query(inline=True)
+    def echo(value: msgspec.Raw) -> msgspec.Raw:
+        return value
+
+else:
+
+    @service.query(inline=True, name="echo")
+    def echo_decoded(value: Any) -> Any:
+        return value
 
 
-if store:
+if store is not None:
     # Only here: a single `async def` moves the whole service to an event loop.
     @service.command
     async def commit(a: int, b: int) -> int:
@@ -54,7 +70,16 @@ def serve() -> None:
     from duet_rpc import Server
     from duet_rpc.logs import Logs
 
-    Server(service, policy=policy, store=store).run_stdio(logs=Logs(level="warn"))
+    # The one thing that is not the default: "started" and "ended" would clutter the terminal.
+    Server(service, policy=policy, store=store or None).run_stdio(logs=Logs(level="warn"))
+
+
+def listen(path: str) -> None:
+    from duet_rpc import Server
+    from duet_rpc.logs import Logs
+
+    server = Server(service, policy=AGENT)
+    server.run_unix(path, logs=Logs(level="warn"), max_connections=2_000)
 
 
 def connect(program: list[str]) -> AbstractAsyncContextManager[driver.Call]:
@@ -66,7 +91,32 @@ def connect(program: list[str]) -> AbstractAsyncContextManager[driver.Call]:
     @asynccontextmanager
     async def client() -> AsyncIterator[driver.Call]:
         async with Client.spawn(*program, "serve") as connected:
-            yield connected.call
+
+            def command(method: str, params: dict[str, Any]) -> Awaitable[Any]:
+                key = params.pop("idempotency_key")
+                return connected.command(method, params, key=key)
+
+            def untouched(method: str, params: dict[str, Any]) -> Awaitable[Any]:
+                return connected.call(method, params, returns=msgspec.Raw)
+
+            if any(word.startswith("store=") for word in program):
+                yield command
+            else:
+                yield untouched if variant == "raw" else connected.call
+
+    return client()
+
+
+def connect_blocking(program: list[str]) -> AbstractContextManager[driver.Submit]:
+    from contextlib import contextmanager
+
+    from duet_rpc.blocking import Client
+
+    @contextmanager
+    def client() -> Iterator[driver.Submit]:
+        with Client.spawn(*program, "serve") as connected:
+            call = connected.call
+            yield lambda method, params: driver.Done(call(method, params))
 
     return client()
 
@@ -122,5 +172,14 @@ def dispatch() -> driver.Answer:
 
 
 if __name__ == "__main__":
-    run = run_on_uvloop if variant == "uvloop" else None
-    driver.main(serve=serve, connect=connect, dispatch=dispatch, run=run)
+    is_blocking = variant == "blocking"
+    driver.main(
+        serve=serve,
+        listen=listen,
+        connect=None if is_blocking else connect,
+        connect_blocking=connect_blocking if is_blocking else None,
+        threads=is_blocking,
+        raw=variant == "raw",
+        dispatch=dispatch,
+        run=run_on_uvloop if variant == "uvloop" else None,
+    )
