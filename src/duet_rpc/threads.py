@@ -154,8 +154,10 @@ class ThreadHost:
             baton.pop()
         except IndexError:
             self.reclaim()
-        action()
-        baton.append(None)
+        try:
+            action()
+        finally:
+            baton.append(None)
 
     def post(self, action: Callable[[], object]) -> None:
         """Have something done by whoever reads, between two messages; any thread may call this."""

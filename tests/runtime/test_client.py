@@ -248,6 +248,31 @@ def test_a_large_call_does_not_stop_our_reading(face: Face) -> None:
     assert second.result(PATIENCE) == "second"
 
 
+def test_a_large_call_does_not_count_among_our_answers(face: Face) -> None:
+    # As before, but we have an answer to give while the large call is still on its way.
+    go_on = threading.Event()
+
+    def script(peer: Peer) -> None:
+        first = peer.request()
+        go_on.wait(PATIENCE)
+        peer.say(b'{"jsonrpc":"2.0","id":"q","method":"nope"}')
+        peer.answer(first, b'"%b"' % (b"y" * 8_000_000))
+        messages = [peer.request(), peer.request()]
+        assert messages[1]["error"]["code"] == -32601
+        peer.answer(messages[0], b'"second"')
+
+    server = Scripted(script)
+    driver = face.open(server)
+    first = driver.begin("first", timeout=PATIENCE)
+    eventually(lambda: driver.stats.pending == 1)
+    second = driver.begin("second", {"text": "x" * 8_000_000}, timeout=PATIENCE)
+    eventually(lambda: driver.stats.pending == 2)
+    go_on.set()
+    assert len(first.result(PATIENCE)) == 8_000_000
+    assert second.result(PATIENCE) == "second"
+    server.join()
+
+
 def test_a_notification_waits_for_a_server_that_does_not_read(face: Face) -> None:
     go_on, received = threading.Event(), []
 
