@@ -34,7 +34,7 @@ def main() -> None:
                 _say(line)
             peers = [*roster.ours(), *roster.peers()]
             if arguments.quick and not arguments.peers:
-                peers = [peer for peer in peers if peer.slowness == 1 or peer.kind == "ours"]
+                peers = [peer for peer in peers if peer.slowness < 5 or peer.kind == "ours"]
         if arguments.peers:
             wanted = arguments.peers.split(",")
             peers = [peer for peer in peers if any(peer.name.startswith(word) for word in wanted)]

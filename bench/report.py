@@ -109,6 +109,7 @@ GOALS = [
     Goal("W8", "asyncio", "nothing", 0),
     Goal("W11", "sqlite.many", "duet-rpc", 10, other_figure=("W11", "sqlite.one")),
     Goal("W11", "query.with", "duet-rpc", 1.1, other_figure=("W11", "query.without")),
+    Goal("W12", f"byte{LARGEST}", "duet-rpc", 1.5, other_figure=("W12", "byte10000")),
     Goal("W12", f"byte{LARGEST}", "duet-rpc", 1.5, other_figure=("W12", "byte100000")),
     Goal("W12", "open10000", "duet-rpc", 1.5, other_figure=("W12", "open100")),
 ]
@@ -348,9 +349,21 @@ def picture(results: Results) -> str:
         f'fill="#ffffff" stroke="#d1d5db"/>'
         f'<text x="20" y="28" font-size="16" font-weight="600" fill="#111827">'
         f"Side by side (logarithmic bars)</text>"
-        f"{''.join(drawn)}"
+        f"{_legend(width)}{''.join(drawn)}"
         f'<text x="20" y="{height - 12}" fill="#6b7280">{caption}</text></svg>\n'
     )
+
+
+def _legend(width: int) -> str:
+    words = {"ours": "duet-rpc", "peer": "others", "limit": "limits, not libraries"}
+    parts, x = [], width - 330
+    for kind, word in words.items():
+        parts.append(
+            f'<rect x="{x}" y="17" width="12" height="12" rx="2" fill="{_COLOURS[kind]}"/>'
+            f'<text x="{x + 17}" y="28" fill="#374151">{word}</text>'
+        )
+        x += 95
+    return "".join(parts)
 
 
 def _panel(results: Results, key: str, name: str, figure: Figure) -> tuple[str, int]:

@@ -115,6 +115,7 @@ def peers() -> list[Peer]:
         "vscode",
         "vscode-jsonrpc/lib/node/main.js",
         "serve listen one window rounds echo",
+        slowness=2,
     )
     return [
         vscode,
@@ -133,7 +134,7 @@ def peers() -> list[Peer]:
         _python("jsonrpcserver", "jsonrpcserver", "jsonrpcserver", f"serve batch {_DISPATCH}",
                 slowness=5),
         _python("gRPC", "grpc", "grpc", "one window echo", slowness=20),
-        _limit("minimum", "minimum", "serve one window rounds echo dispatch:request"),
+        _limit("minimum", "minimum", "serve one window rounds dispatch:request"),
         replace(
             _limit("minimum, joined writes", "minimum", "serve window", "joined"),
             family="minimum",
@@ -148,7 +149,7 @@ def peers() -> list[Peer]:
 
 def _bare_client(peer: Peer) -> Peer:
     """A server called by the client of the minimum: what the server alone adds to a round trip."""
-    bare = _limit("", "minimum", "one echo")
+    bare = _limit("", "minimum", "one")
     return replace(
         peer,
         name=f"{peer.name} bare client",

@@ -58,7 +58,7 @@ LARGEST = 10 * 1024 * 1024 - 1_000
 """Bytes of the largest value: with its envelope, it is just below the usual limit of 10 MiB."""
 
 FULL = Scale(
-    repetitions=5, stream=100_000, trips=3_000, window=50_000, rounds=50_000, dispatched=50_000,
+    repetitions=5, stream=100_000, trips=3_000, window=40_000, rounds=30_000, dispatched=30_000,
     starts=3, large=(1, 9), connections=1_000, flood=1.0, commands=100,
     stores=("memory", "sqlite", "postgres", "valkey"),
     sizes=(100, 1_000, 10_000, 100_000, 1_000_000, LARGEST), widths=(1, 10, 100, 1_000, 10_000),
@@ -96,7 +96,7 @@ def round_trips(peer: Peer, scale: Scale) -> Figures:
 
 def window(peer: Peer, scale: Scale) -> Figures:
     """W2: 64 requests in flight, own client to own server."""
-    count = max(1_000, scale.window // peer.slowness)
+    count = max(800, scale.window // peer.slowness)
     plan = {"work": "window", "width": 64, "count": count, "warmup": 200}
     few, base = processes.call(peer, plan | {"count": 200})
     many, used = processes.call(peer, plan)
@@ -142,7 +142,8 @@ def large_echoes(peer: Peer, scale: Scale) -> Figures:
             if not peer.program:
                 figures[f"{kind}{megabytes}.memory"] = float(payload.stat().st_size)
                 continue
-            count = 10 if megabytes == 1 else 2 if peer.slowness > 10 else 4
+            count = 10 if megabytes == 1 else 4
+            count = max(1, count // min(peer.slowness, 4))
             plan = {
                 "work": "echo", "width": 1, "count": count, "warmup": 1, "payload": str(payload),
             }  # fmt: skip
