@@ -1,9 +1,10 @@
 """Transactional commands: effects and record commit together, whatever the handler does."""
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,38 @@ def test_a_handler_that_ends_the_transaction_by_sql_is_found_out(
     with pytest.raises(UsageError, match="ended the transaction"):
         ledger.run(command(promise=TRANSACTIONAL), work)
     assert ledger.run(command("other", TRANSACTIONAL), insert) == b'"result":1'
+
+
+ENDINGS: dict[str, Callable[[Any], object]] = {
+    "COMMIT": lambda line: line.execute("COMMIT"),
+    "ROLLBACK": lambda line: line.execute("ROLLBACK"),
+    "END": lambda line: line.cursor().execute("end transaction"),
+    "the fence": lambda line: line.execute("RELEASE duet_fence"),
+    "a script": lambda line: line.cursor().executescript("SELECT 1"),
+    "the isolation level": lambda line: setattr(line, "isolation_level", None),
+    "OR ROLLBACK": lambda line: line.execute("INSERT OR ROLLBACK INTO effects VALUES ('one')"),
+}
+
+
+@sqlite
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_that_a_handler_does_parts_its_effects_from_their_record(
+    ledger: Ledger, database: Database, ending: str
+) -> None:
+    def work(run: Run) -> Ran:
+        line = run.transaction
+        line.execute("INSERT INTO effects VALUES ('one')")
+        with contextlib.suppress(UsageError, sqlite3.Error):
+            ENDINGS[ending](line)
+        # Had the transaction ended, this would commit by itself.
+        line.cursor().execute("INSERT INTO effects VALUES ('two')")
+        raise ZeroDivisionError
+
+    for _ in range(2):  # the second time with statements that are prepared already
+        with pytest.raises((ZeroDivisionError, UsageError)):
+            ledger.run(command(promise=TRANSACTIONAL), work)
+        assert database.effects() == 0
+    assert ledger.run(command(promise=TRANSACTIONAL), insert) == b'"result":1'
 
 
 @sqlite

@@ -1,9 +1,10 @@
 """Transactional commands on SQLite: the connection that a handler works on, and how its work ends.
 
 The connection is an ordinary `sqlite3.Connection`, but the transaction is the ledger's: a handler
-that committed by itself would part its effects from their record. So `commit` and its like are
-refused, `with connection:` means a savepoint inside the transaction instead of its end, and a
-handler that ends the transaction by SQL is found out by the savepoint around it.
+that committed by itself would part its effects from their record, and a retry would have them
+again. So `commit` and its like are refused, by method and by SQL alike; `with connection:` means a
+savepoint inside the transaction instead of its end; and once SQLite has rolled back by itself (`OR
+ROLLBACK`, a full disk) nothing more is run, for it would commit by itself.
 """
 
 import sqlite3
@@ -20,12 +21,72 @@ from .sqlite_file import is_busy, is_fault, load, open_file, save
 from .store import NotBegun
 
 _FENCE = "duet_fence"
+_OURS = "/* the ledger's */"
+"""Stands in our own statements: what is prepared already is not asked for permission again, so no
+statement of ours may be one that a handler writes."""
+_LEAVE_IT = (
+    "the handler ended the transaction that the ledger commits; leave COMMIT and ROLLBACK to the"
+    " ledger"
+)
+
+
+class _Cursor(sqlite3.Cursor):
+    """Runs a handler's statements as long as they are part of the transaction."""
+
+    connection: "Guest"
+
+    def execute(self, *args: Any) -> Any:
+        return self.connection.guard(super().execute, args)
+
+    def executemany(self, *args: Any) -> Any:
+        return self.connection.guard(super().executemany, args)
+
+    def executescript(self, *args: Any) -> Any:
+        return self.connection.guard(super().executescript, args)
 
 
 class Guest(sqlite3.Connection):
     """A connection whose transaction belongs to somebody else."""
 
+    lent = False
+    """A handler has it: the transaction must not end."""
     _depth = 0
+    _refused = False
+
+    def watch(self) -> None:
+        """Have statements that would end the transaction refused while it is lent."""
+        self.set_authorizer(self._judge)
+
+    def _judge(self, action: int, first: str | None, second: str | None, *where: Any) -> int:
+        ends = action == sqlite3.SQLITE_TRANSACTION or (
+            action == sqlite3.SQLITE_SAVEPOINT and second == _FENCE
+        )
+        self._refused = ends and self.lent
+        return sqlite3.SQLITE_DENY if self._refused else sqlite3.SQLITE_OK
+
+    def guard(self, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run a statement, unless the transaction that it would be part of is gone."""
+        if self.lent and not self.in_transaction:
+            raise UsageError(_LEAVE_IT)
+        self._refused = False
+        try:
+            return run(*args)
+        except sqlite3.DatabaseError as error:
+            if self._refused:
+                raise UsageError(_LEAVE_IT) from error
+            raise
+
+    def execute(self, *args: Any) -> Any:
+        """Run a statement in the transaction."""
+        return self.guard(super().execute, args)
+
+    def executemany(self, *args: Any) -> Any:
+        """Run a statement in the transaction, once for each set of values."""
+        return self.guard(super().executemany, args)
+
+    def cursor(self, factory: Any = _Cursor) -> Any:
+        """Make a cursor, whose statements run in the transaction too."""
+        return super().cursor(factory)
 
     def commit(self) -> None:
         """Refuse: the ledger commits when the handler returns."""
@@ -93,12 +154,13 @@ class Guests:
             answer, record = decide_claim(claim, found, self._clock())
             if isinstance(answer, Claimed):
                 assert record is not None, "a claim leaves a record"
-                connection.execute(f"SAVEPOINT {_FENCE}")
+                connection.execute(f"SAVEPOINT {_FENCE} {_OURS}")
+                connection.lent = True
                 connection.row_factory, connection.text_factory = self._factories
                 return SqliteTransaction(self, connection, record)
             if record is not None and record is not found:
                 save(connection, record)
-            connection.execute("COMMIT")
+            connection.execute(f"COMMIT {_OURS}")
         except BaseException as error:
             self.take_back(broken=True)
             if is_fault(error):
@@ -137,6 +199,7 @@ class Guests:
         if self._connection is None:
             connection = open_file(self._path, self._busy, Guest)
             assert isinstance(connection, Guest), "the factory makes guests"
+            connection.watch()
             if self._prepare is not None:
                 self._prepare(connection)
             self._factories = connection.row_factory, connection.text_factory
@@ -151,7 +214,7 @@ class Guests:
         connection.execute("PRAGMA busy_timeout = 20")
         while True:
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(f"BEGIN IMMEDIATE {_OURS}")
                 break
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= give_up:
@@ -183,27 +246,26 @@ class SqliteTransaction:
     def rollback(self) -> None:
         """See `Transaction.rollback`."""
         broken = True
+        self.connection.lent = False
         try:
             if not self.connection.in_transaction:
                 # SQLite has rolled back by itself, as it does when the disk is full or fails.
                 raise StoreUnavailable()
-            self.connection.execute("ROLLBACK")
+            self.connection.execute(f"ROLLBACK {_OURS}")
             broken = False
         finally:
             self._guests.take_back(broken=broken)
 
     def _end(self, fence: str, outcome: bytes, ttl: float) -> bytes | None:
         connection = self.connection
+        connection.lent = False
         try:
             try:
-                connection.execute(fence)
+                connection.execute(f"{fence} {_OURS}")
             except sqlite3.OperationalError as error:
-                raise UsageError(
-                    "the handler ended the transaction that the ledger commits; leave COMMIT and"
-                    " ROLLBACK to the ledger"
-                ) from error
+                raise UsageError(_LEAVE_IT) from error
             save(connection, self._guests.finish(self._record, outcome, ttl))
-            connection.execute("COMMIT")
+            connection.execute(f"COMMIT {_OURS}")
         except BaseException as error:
             self._guests.take_back(broken=True)
             if is_fault(error):
