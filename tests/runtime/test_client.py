@@ -176,6 +176,7 @@ def test_a_timeout_touches_nobody_else_and_tells_the_server(face: Face) -> None:
     server = Scripted(script)
     driver = face.open(server)
     other = driver.begin("other")
+    eventually(lambda: driver.stats.pending == 1)
     late = driver.begin("late", timeout=SHORT)
     error = failure(late)
     assert isinstance(error, CallTimeout) and isinstance(error, TimeoutError)
@@ -287,7 +288,7 @@ def test_a_notification_waits_for_a_server_that_does_not_read(face: Face) -> Non
         for _ in range(3):
             driver.do(lambda client: client.notify("note", large))
     go_on.set()
-    eventually(lambda: not driver.do(lambda client: client._host.connection.calls.holds))
+    driver.client._timeout = PATIENCE
     driver.do(lambda client: client.notify("last"))
     driver.close()
     server.join()
@@ -312,10 +313,10 @@ def progressing(peer: Peer, *, every: float, times: int) -> None:
 
 
 def test_progress_extends_a_timeout(face: Face) -> None:
-    server = Scripted(lambda peer: progressing(peer, every=0.4, times=5))
+    server = Scripted(lambda peer: progressing(peer, every=1.0, times=4))
     driver, news = face.open(server), list[Any]()
-    result = driver.call("work", {"size": 1}, timeout=2.0, on_progress=news.append)
-    assert result == "done" and news == [0, 1, 2, 3, 4]
+    result = driver.call("work", {"size": 1}, timeout=4.0, on_progress=news.append)
+    assert result == "done" and news == [0, 1, 2, 3]
 
 
 def test_progress_extends_a_timeout_no_further_than_the_total(face: Face) -> None:
@@ -568,10 +569,11 @@ def test_one_at_a_time_goes_on_after_a_timeout(face: Face) -> None:
 
 def test_one_at_a_time_a_call_whose_turn_never_came_is_never_sent(face: Face) -> None:
     seen: list[str] = []
+    gave_up = threading.Event()
 
     def script(peer: Peer) -> None:
         first = peer.request()
-        time.sleep(4 * SHORT)
+        gave_up.wait(PATIENCE)
         peer.answer(first)
         seen.extend(message["method"] for message in peer.read_all())
 
@@ -581,6 +583,7 @@ def test_one_at_a_time_a_call_whose_turn_never_came_is_never_sent(face: Face) ->
     eventually(lambda: driver.stats.pending == 1)
     never = driver.begin("never", timeout=SHORT)
     assert isinstance(failure(never), CallTimeout)
+    gave_up.set()
     first.result(PATIENCE)
     driver.do(lambda client: client.notify("end"))
     driver.close()

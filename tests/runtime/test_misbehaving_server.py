@@ -273,7 +273,11 @@ def test_every_call_ends_once(face: Face, name: str) -> None:
     case = CASES[name]
 
     def script(peer: Peer) -> None:
-        requests = [peer.request(), peer.request()]
+        requests: list[dict[str, Any]] = []
+        while len(requests) < 2:
+            message = peer.request()
+            if "id" in message:  # a slow machine may see the victim give up in between
+                requests.append(message)
         victim, bystander = sorted(requests, key=lambda request: request["method"] != "victim")
         if case.misdeed(peer, victim["id"]) is True:
             return
@@ -453,17 +457,19 @@ def test_a_child_that_closes_its_output_and_lives(face: Face) -> None:
 
 
 def test_a_child_that_closes_its_input_and_lives(face: Face) -> None:
-    program = "answer(read()); os.close(0); answer(dict(id=99)); time.sleep(1000)"
+    program = "answer(read()); os.close(0); time.sleep(1000)"
     driver = face.spawn(*child(PRELUDE + program))
     assert driver.call("x", timeout=PATIENCE) == "ok"
     until = time.monotonic() + PATIENCE
-    while driver.stats.unmatched_answers == 0 and time.monotonic() < until:
-        if face.name == "blocking":
-            break  # nobody reads while nobody calls
-        time.sleep(0.005)
-    time.sleep(0.3)
+    while time.monotonic() < until:
+        try:
+            driver.call("y", timeout=0.3)
+        except CallTimeout:
+            continue  # it was faster than the child, and lies in its pipe
+        except ConnectionLost:
+            break
     with pytest.raises(ConnectionLost):
-        driver.call("y", timeout=PATIENCE)
+        driver.call("z", timeout=PATIENCE)
     driver.close()
 
 
