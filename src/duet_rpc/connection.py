@@ -346,7 +346,9 @@ class Connection:
 
     def _take_fault(self, fault: Fault) -> None:
         if fault.stray and self._last_was_broken:
-            return  # the tail of the body that was answered already
+            # The tail of the body that was answered already; the boundary is lost all the same.
+            self.lose_boundary()
+            return
         self.stats.faults += 1
         self.note("warn", "bad frame", None, None, reason=fault.error.reason or "cut")
         if self._answers_faults:

@@ -53,6 +53,8 @@ class RpcError(DuetError):
         if message is not None:
             self.message = message
         if code is not None:
+            if type(code) is not int:
+                raise UsageError(f"a code is an integer, not {code!r}")
             self.code = code
         self.data = data if self.word is None else {"reason": self.word, **(data or {})}
         super().__init__(self.message)

@@ -76,6 +76,9 @@ class Logs:
 
     def begin(self, version: str) -> None:
         """Write the first line: who we are, and where the log goes."""
+        with self._lock:
+            if self._outbox is None:  # now: a handler may close descriptor 2 before the first line
+                self._outbox = self._open()
         if self._problem is not None:
             self.note(
                 "warn", "the log file cannot be written; logging to stderr", why=self._problem
@@ -170,7 +173,12 @@ class Logs:
     def _open(self) -> Outbox:
         if self._colour is None:
             self._colour = os.isatty(self._fd) and not os.environ.get("NO_COLOR")
-        return Outbox(sender(self._fd)[0], _MAX_KEPT)
+        try:
+            return Outbox(sender(self._fd)[0], _MAX_KEPT)
+        except OSError:  # somebody has closed it: there is no log, and everything else goes on
+            closed = Outbox(len, _MAX_KEPT)
+            closed.lose()
+            return closed
 
     def _put(self, data: bytes) -> None:
         outbox = self._outbox

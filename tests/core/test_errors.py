@@ -113,6 +113,12 @@ def test_a_code_is_an_integer(code: object) -> None:
         type("Mine", (RpcError,), {"code": code, "__module__": "mine"})
 
 
+def test_a_code_is_an_integer_also_where_it_is_raised() -> None:
+    for code in ("no", 2.5, True):
+        with pytest.raises(UsageError, match="a code is an integer"):
+            RpcError("x", code=code)  # type: ignore[arg-type]
+
+
 def test_details_stand_beside_the_reason() -> None:
     error = Overloaded(data={"retry_after_ms": 100})
     assert error.data == {"reason": "overloaded", "retry_after_ms": 100}

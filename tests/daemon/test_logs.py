@@ -234,3 +234,17 @@ def test_a_log_line_is_one_line() -> None:
         line = daemon.wait_for_log("two")
         assert r"two\nlines" in line
         assert "\x1b" not in daemon.log
+
+
+def test_a_handler_that_closes_stderr_before_the_first_line_gets_its_answer(
+    tmp_path: Path,
+) -> None:
+    source = (
+        "import os\nservice = Service()\n"
+        "@service.query\ndef fail() -> int:\n    os.close(2)\n    raise ValueError\n"
+    )
+    with serve(tmp_path, source, "--log-level", "error") as daemon:
+        assert daemon.error(daemon.start("fail"))["code"] == -32603
+        assert daemon.error(daemon.start("fail"))["code"] == -32603
+        daemon.close_input()
+        assert daemon.wait() == 0

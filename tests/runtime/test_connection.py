@@ -513,6 +513,13 @@ def test_the_tail_of_a_broken_body_is_part_of_its_fault() -> None:
     assert refusal(answers[0]).code == -32700
 
 
+def test_the_tail_of_a_broken_body_smuggles_nothing_into_a_socket() -> None:
+    sender = line(MANY, closes_on_lost_boundary=True)
+    answers = sender.send(Wire(frame(b"{xx") + b"stray"), request("quick", id=2))
+    assert [refusal(answer).code for answer in answers] == [-32700]
+    assert sender.connection.broken
+
+
 def test_stray_bytes_after_a_good_body_are_a_fault_of_their_own() -> None:
     for policy in (ONE, MANY):
         answers = exchange(policy, make(), request("quick", id=1), Wire(b"stray\r\n\r\n"))

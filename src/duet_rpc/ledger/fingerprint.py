@@ -6,14 +6,31 @@ out.
 """
 
 from collections.abc import Collection
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from hashlib import sha256
+from math import isfinite
 
 import msgspec
 
 ALWAYS_LEFT_OUT = frozenset({"idempotency_key", "_meta"})
 """The key itself, and the envelope data (trace context, progress tokens) that each try has anew."""
 
-_decode = msgspec.json.Decoder().decode
+
+def _number(text: str) -> float | dict[str, str]:
+    """Keep all digits of a number that is not a float's: a handler may take it as a `Decimal`."""
+    value = float(text)
+    if len(text) <= _SURE and "e" not in text and "E" not in text:
+        return value
+    exact = Decimal(text)
+    if isfinite(value) and Decimal(repr(value)) == exact:
+        return value
+    return {"\0exactly": str(exact.normalize(_EXACTLY))}
+
+
+_SURE = 16
+"""Characters of a number whose digits, at most 15, a float surely has room for."""
+_EXACTLY = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_decode = msgspec.json.Decoder(float_hook=_number).decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
