@@ -34,7 +34,8 @@ class Declined(RpcError):
 class Work:
     """One run of a command: its notes, its waiting, its way to end."""
 
-    def __init__(self, note: Note, ctx: Context, value: str, end: str):
+    def __init__(self, note: Note, is_first: bool, ctx: Context, value: str, end: str):
+        self._is_first = is_first
         self.run = secrets.token_hex(8)
         self.value = value
         self._end = end
@@ -46,6 +47,12 @@ class Work:
             "key": ctx.idempotency_key,
         }
         note("start", **self._who)
+
+    def lasts(self, seconds: float) -> float:
+        """Say how long to wait; a time below zero is for the first server alone."""
+        if seconds >= 0:
+            return seconds
+        return -seconds if self._is_first else 0.0
 
     def effect(self) -> None:
         self._note("effect", **self._who, value=self.value)
@@ -65,7 +72,7 @@ class Work:
         return {"run": self.run, "value": self.value}
 
 
-def plain_service(note: Note) -> Service:
+def plain_service(note: Note, is_first: bool) -> Service:
     """Make the commands that every store can keep, as `def` and as `async def`."""
     service = Service("bank")
 
@@ -75,20 +82,20 @@ def plain_service(note: Note) -> Service:
 
     @service.command
     def once(value: str, before: float, after: float, end: str, ctx: Context) -> dict[str, str]:
-        work = Work(note, ctx, value, end)
-        time.sleep(before)
+        work = Work(note, is_first, ctx, value, end)
+        time.sleep(work.lasts(before))
         work.effect()
-        time.sleep(after)
+        time.sleep(work.lasts(after))
         return work.end()
 
     @service.command
     async def once_async(
         value: str, before: float, after: float, end: str, ctx: Context
     ) -> dict[str, str]:
-        work = Work(note, ctx, value, end)
-        await asyncio.sleep(before)
+        work = Work(note, is_first, ctx, value, end)
+        await asyncio.sleep(work.lasts(before))
         work.effect()
-        await asyncio.sleep(after)
+        await asyncio.sleep(work.lasts(after))
         return work.end()
 
     service.command(name="bank.safe", retry_safe=True)(once)
@@ -96,7 +103,7 @@ def plain_service(note: Note) -> Service:
     return service
 
 
-def transactional_service(note: Note, insert: str) -> Service:
+def transactional_service(note: Note, is_first: bool, insert: str) -> Service:
     """Make the commands whose effects are rows of the store's own database."""
     service = Service("bank")
 
@@ -104,24 +111,24 @@ def transactional_service(note: Note, insert: str) -> Service:
     def move(
         value: str, before: float, after: float, end: str, ctx: Context, db: Transaction
     ) -> dict[str, str]:
-        work = Work(note, ctx, value, end)
-        time.sleep(before)
+        work = Work(note, is_first, ctx, value, end)
+        time.sleep(work.lasts(before))
         db.execute(insert, work.row())
         work.inserted()
-        time.sleep(after)
+        time.sleep(work.lasts(after))
         return work.end()
 
     @service.command
     async def move_async(
         value: str, before: float, after: float, end: str, ctx: Context, db: Transaction
     ) -> dict[str, str]:
-        work = Work(note, ctx, value, end)
-        await asyncio.sleep(before)
+        work = Work(note, is_first, ctx, value, end)
+        await asyncio.sleep(work.lasts(before))
         inserted = db.execute(insert, work.row())
         if inspect.isawaitable(inserted):
             await inserted
         work.inserted()
-        await asyncio.sleep(after)
+        await asyncio.sleep(work.lasts(after))
         return work.end()
 
     return service
@@ -181,20 +188,16 @@ def take_away(protection: str, server: str, note: Note) -> None:
         vars(sqlite)["IS_POSSIBLE"] = False
     elif protection == "transaction":
 
-        def end(self: Any, fence: str, outcome: bytes, ttl: float) -> None:
+        def save(connection: Any, record: Any) -> None:
             """Commit the effect first and its record afterwards, as if they could be parted."""
-            self.connection.execute(fence)
-            self.connection.execute("COMMIT")
+            connection.execute("COMMIT")
             note("between")
             if server == "s0":
                 time.sleep(60.0)  # to be killed in
-            self.connection.execute("BEGIN IMMEDIATE")
-            record = self._guests.finish(self._record, outcome, ttl)
-            sqlite_file.save(self.connection, record)
-            self.connection.execute("COMMIT")
-            self._guests.take_back()
+            connection.execute("BEGIN IMMEDIATE")
+            sqlite_file.save(connection, record)
 
-        sqlite_transaction.SqliteTransaction._end = end  # type: ignore[method-assign]
+        vars(sqlite_transaction)["save"] = save
     else:
         raise AssertionError(f"there is no protection {protection!r} to take away")
 
@@ -205,14 +208,13 @@ def main(settings: dict[str, Any]) -> None:
     note_late_hearts(note, lease)
     if settings.get("without"):
         take_away(settings["without"], settings["name"], note)
-    service = plain_service(note)
+    is_first = settings["name"] == "s0"
+    service = plain_service(note, is_first)
     url: str = settings["url"]
-    if url.startswith("sqlite:"):
-        service.include(transactional_service(note, "INSERT INTO effects VALUES (?, ?, ?, ?, ?)"))
-    elif url.startswith("postgresql:"):
-        service.include(
-            transactional_service(note, "INSERT INTO effects VALUES (%s, %s, %s, %s, %s)")
-        )
+    if not url.startswith("unix:"):
+        holder = "?" if url.startswith("sqlite:") else "%s"
+        insert = f"INSERT INTO effects VALUES ({', '.join([holder] * 5)})"
+        service.include(transactional_service(note, is_first, insert))
     server = Server(service, policy=PRODUCTION, store=Ledger(open_store(url), lease=lease))
     server.run_unix(settings["socket"], on_start=lambda address: note("ready", pid=os.getpid()))
 

@@ -87,7 +87,7 @@ class Caller:
         call.is_single = retry is None
         call.is_final = is_final
         params = order.params(call.id) | changes
-        client = await self._connected()
+        client = await self.connected()
         if client is None:
             call.settled.append(Settled(time.monotonic(), LOST, b"no connection"))
         else:
@@ -104,7 +104,7 @@ class Caller:
 
     async def query(self, value: str) -> None:
         """Ask something that changes nothing."""
-        client = await self._connected()
+        client = await self.connected()
         if client is not None:
             call = self._note("bank.echo", "", value, None)
             await _settle(call, client.query("bank.echo", {"value": value}, returns=Raw))
@@ -121,7 +121,8 @@ class Caller:
         self.calls.append(call)
         return call
 
-    async def _connected(self) -> Client | None:
+    async def connected(self) -> Client | None:
+        """Give the connection, a new one if need be; None if the server is down."""
         if self._client is None:
             client = Client.connect(f"unix:{self.server.socket}", timeout=TIMEOUT, reconnect=True)
             try:

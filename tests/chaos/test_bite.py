@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 async def stopped_past_its_lease(script: Script) -> None:
     """A server sleeps in the middle of a retry-safe command, and another takes it over."""
-    order = Order("bank.safe", "k", "v", Promise.RETRY_SAFE, after=2 * LEASE)
+    order = Order("bank.safe", "k", "v", Promise.RETRY_SAFE, after=-4 * LEASE)
     asleep = asyncio.create_task(script.first.command(order, retry=PATIENT))
     await script.noted("effect")
     async with script.stopped():
@@ -39,7 +39,7 @@ async def other_params(script: Script) -> None:
 
 async def longer_than_the_lease(script: Script) -> None:
     """A command takes long, in good health, and is asked for again meanwhile."""
-    order = Order("bank.once", "k", "v", Promise.AT_MOST_ONCE, after=4 * LEASE)
+    order = Order("bank.once", "k", "v", Promise.AT_MOST_ONCE, after=-4 * LEASE)
     running = asyncio.create_task(script.first.command(order, retry=PATIENT))
     await script.noted("effect")
     await script.second.command(order, retry=PATIENT, is_final=True)
