@@ -115,7 +115,6 @@ def peers() -> list[Peer]:
         "vscode",
         "vscode-jsonrpc/lib/node/main.js",
         "serve listen one window rounds echo",
-        slowness=2,
     )
     return [
         vscode,

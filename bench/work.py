@@ -84,7 +84,9 @@ class Item:
 def round_trips(peer: Peer, scale: Scale) -> Figures:
     """W1: one request at a time, the peer's own client to its own server."""
     count = max(300, scale.trips // min(peer.slowness, 10))
-    plan = {"work": "one", "width": 1, "count": count, "warmup": count // 2}
+    # Node compiles what runs often: whoever is quick gets as much again to become warm.
+    warmup = count if peer.slowness == 1 else count // 3
+    plan = {"work": "one", "width": 1, "count": count, "warmup": warmup}
     figures = {}
     one, _ = processes.call(peer, plan, client_core=SERVER_CORE, server_core=SERVER_CORE)
     figures["one.p50"], figures["one.p99"] = one["p50"], one["p99"]
