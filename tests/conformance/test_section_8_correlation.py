@@ -1,10 +1,18 @@
 """Contract, section 8: correlation ids and trace context."""
 
+import logging
+import time
+from pathlib import Path
+
 import pytest
 
-from duet_rpc.policy import AGENT, EDITOR, Policy
+from duet_rpc import Context, Service
+from duet_rpc.commands import Commands
+from duet_rpc.ledger import Ledger, MemoryStore
+from duet_rpc.logs import Logs
+from duet_rpc.policy import AGENT, EDITOR, PRODUCTION, Policy
 from tests.conformance.specimen import specimen
-from tests.helpers import Line, Wire, exchange, notification, request, result
+from tests.helpers import Line, Wire, exchange, notification, refusal, request, result
 
 both = pytest.mark.parametrize("policy", [EDITOR, AGENT], ids=lambda policy: policy.name)
 
@@ -89,3 +97,73 @@ def test_trace_context_travels_in_meta(policy: Policy) -> None:
 def test_meta_that_is_not_ours_is_no_fault(policy: Policy, meta: object) -> None:
     body = request("whoami", {"_meta": meta})
     assert result(exchange(policy, specimen(), body)[0]) == ["1", "c1", None]
+
+
+# Commands: the same id on every line, in the record, and in the handler's hands.
+
+
+class Paid:
+    """A command that notes the correlation ids it was run under."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.service = Service()
+        self.store = MemoryStore()
+
+        @self.service.command
+        def pay(ctx: Context, fail: bool = False) -> None:
+            self.seen.append(ctx.correlation_id)
+            if fail:
+                raise ValueError("unforeseen")
+
+    def line(self) -> Line:
+        return Line(PRODUCTION, self.service, ledger=Commands(lambda: Ledger(self.store)))
+
+
+def test_a_command_is_recorded_under_the_id_of_the_request_that_ran_it() -> None:
+    paid = Paid()
+    line = paid.line()
+    for id in ("first", "retry"):
+        line.send(request("pay", {"idempotency_key": "k"}, id=id))
+    [record] = paid.store.records()
+    assert record.correlation_id == "first"
+    assert paid.seen == ["first"]
+
+
+def test_each_line_about_a_failing_command_carries_its_id() -> None:
+    line = Paid().line()
+    line.send(request("pay", {"idempotency_key": "k", "fail": True}, id="f-1"))
+    line.send(request("pay", {"idempotency_key": "k", "wrong": 1}, id="f-2"))
+    line.send(request("pay", {}, id="f-3"))
+    said = [(entry.fields["correlation_id"], entry.fields["method"]) for entry in line.log.lines]
+    assert said[0] == ("f-1", "pay")
+    assert {id for id, _ in said} <= {"f-1", "f-2", "f-3"}
+
+
+def test_what_the_ledger_itself_says_about_a_command_carries_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    logs = Logs(path=str(file))
+    store = MemoryStore()
+    service = Service()
+
+    @service.command
+    def slow() -> str:
+        store._records.clear()  # as if somebody else had taken it over and been forgotten
+        until = time.monotonic() + 60
+        while "lost its lease" not in file.read_text() and time.monotonic() < until:
+            time.sleep(0.02)
+        return "slow"
+
+    commands = Commands(lambda: Ledger(store, lease=0.6, wait=0.1))
+    commands.on_open = logs.adopt
+    root = logging.getLogger("duet_rpc")
+    before = root.handlers[:], root.level, root.propagate
+    try:
+        line = Line(PRODUCTION, service, ledger=commands)
+        [answer] = line.send(request("slow", {"idempotency_key": "k"}, id="s-1"))
+        assert refusal(answer).reason == "outcome-unknown", "its record is gone"
+    finally:
+        root.handlers[:], root.level, root.propagate = before
+        commands.close()
+    [said] = [each for each in file.read_text().splitlines() if "lost its lease" in each]
+    assert "warn a run of slow lost its lease method=slow correlation_id=s-1" in said
