@@ -221,7 +221,10 @@ def goals(results: Results) -> str:
             found,
             "reached" if reached else "not reached",
         ])  # fmt: skip
-    return _markdown(table) if len(table) > 1 else ""
+    if len(table) == 1:
+        return ""
+    reached_count = sum(row[-1] == "reached" for row in table)
+    return f"{reached_count} of {len(table) - 1} reached.\n\n{_markdown(table)}"
 
 
 def details(results: Results) -> str:
@@ -356,7 +359,7 @@ def picture(results: Results) -> str:
 
 def _legend(width: int) -> str:
     words = {"ours": "duet-rpc", "peer": "others", "limit": "limits, not libraries"}
-    parts, x = [], width - 330
+    parts, x = [], width - 345
     for kind, word in words.items():
         parts.append(
             f'<rect x="{x}" y="17" width="12" height="12" rx="2" fill="{_COLOURS[kind]}"/>'

@@ -66,8 +66,8 @@ FULL = Scale(
 )  # fmt: skip
 QUICK = Scale(
     repetitions=2, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
-    starts=1, large=(1,), connections=200, flood=0.5, commands=50, stores=("memory", "sqlite"),
-    sizes=(100, 10_000, 1_000_000), widths=(1, 100, 10_000), scaled=10_000,
+    starts=1, large=(1,), connections=200, flood=0.5, commands=30, stores=("memory", "sqlite"),
+    sizes=(100, 10_000, 1_000_000), widths=(1, 100, 1_000), scaled=5_000,
 )  # fmt: skip
 
 
