@@ -33,6 +33,12 @@ class Server:
         policy: Policy | None = None,
         store: "Store | Ledger | str | None" = None,
     ) -> None:
+        if not isinstance(service, Service):
+            raise UsageError(f"a server serves a Service, not {service!r}")
+        if policy is not None and not isinstance(policy, Policy):
+            raise UsageError(
+                f"policy is {policy!r}; give one of duet_rpc.policy, such as PRODUCTION"
+            )
         self.service = service
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)

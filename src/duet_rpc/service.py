@@ -224,8 +224,9 @@ class Service:
         if parameters.transaction is not None:
             if kind is Kind.QUERY:
                 raise UsageError(
-                    f"{full_name}: only a command can be given a Transaction;"
-                    " register it with @service.command"
+                    f"{full_name}: only a command is given the transaction of the store; if it"
+                    " changes something, register it with @service.command; if it only reads, let"
+                    " it open a connection of its own"
                 )
             if promise is Promise.RETRY_SAFE:
                 raise UsageError(f"{full_name} is transactional, which needs no retry_safe=True")

@@ -218,6 +218,26 @@ def test_an_unforeseen_failure_shows_the_log_of_a_server_we_started(place: Path)
     assert "error -32603: Internal error" in ran.err and "ValueError: a secret" in ran.err, ran
 
 
+def test_a_result_that_cannot_be_sent_shows_the_log_of_a_server_we_started(place: Path) -> None:
+    (place / "odd.py").write_text(
+        "from typing import Any\nfrom duet_rpc import Service\napp = Service()\n"
+        "@app.query\ndef thing() -> Any: return object()\napp.run()\n"
+    )
+    ran = run("call", "thing", "--", "python", "odd.py", cwd=place)
+    assert (ran.code, ran.out) == (1, ""), ran
+    assert "It happened; only its result cannot be sent." in ran.err, ran
+    assert "The server's log tells why" in ran.err and "type object" in ran.err, ran
+
+
+def test_a_wrong_word_is_not_blamed_on_the_way_it_was_written(place: Path) -> None:
+    (place / "words.py").write_text(
+        "from typing import Literal\nfrom duet_rpc import Service\napp = Service()\n"
+        "@app.query\ndef pick(word: Literal['a', 'b']) -> str: return word\napp.run()\n"
+    )
+    ran = run("call", "pick", "word=c", "--", "python", "words.py", cwd=place)
+    assert "is text" not in ran.err and "`duet-rpc describe` shows" in ran.err, ran
+
+
 def test_an_unforeseen_failure_elsewhere_names_its_reference(on_tcp: OnSocket) -> None:
     ran = run("call", on_tcp.address, "fail")
     assert ran.code == 1, ran

@@ -60,7 +60,8 @@ def test_a_service_is_called_over_a_socket_and_ends_by_a_signal(
     ("options", "told"),
     [
         (("--unix", "a.sock", "--tcp", "127.0.0.1:0"), "choose one of"),
-        (("--unix", "a.sock", "--reload"), "choose one of"),
+        (("--unix", "a.sock", "--reload"), "--reload is for stdin and stdout"),
+        (("--unix", "a.sock", "--policy", "production"), "give one with --store"),
         (("--tcp", "8765"), "HOST:PORT"),
         (("--tcp", "127.0.0.1:99999"), "HOST:PORT"),
         (("--tcp", "0.0.0.0:0"), "--allow-remote"),

@@ -17,6 +17,8 @@ from duet_rpc.policy import (
     preset,
     replace,
 )
+from duet_rpc.server import Server
+from duet_rpc.service import Service
 
 MIB = 1024 * 1024
 
@@ -110,3 +112,10 @@ def test_each_preset_explains_the_rules_it_differs_in(policy: Policy) -> None:
 def test_notifications_are_any_or_declared() -> None:
     assert AGENT.notifications is Notifications.ANY
     assert DEVELOPMENT.notifications is Notifications.DECLARED
+
+
+def test_a_name_in_place_of_a_policy_or_a_service_is_told() -> None:
+    with pytest.raises(UsageError, match="such as PRODUCTION"):
+        Server(Service(), policy="production")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a Service, not 'notes'"):
+        Server("notes")  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from duet_rpc.cli.output import (
     tell_failure,
 )
 from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
-from duet_rpc.errors import CallTimeout, DuetError, InternalError
+from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -231,7 +231,7 @@ def _tell(
     tell_failure(headline(error), no_color=no_color)
     for line in advice(error, attempt):
         tell(f"  {line}")
-    if isinstance(error, InternalError) and server.stderr and not verbose:
+    if isinstance(error, InternalError | ResultUnserializable) and server.stderr and not verbose:
         tell("The server wrote:")
         for line in server.stderr:
             tell(f"  | {safe(line)}")

@@ -158,6 +158,8 @@ def _details(error: RpcError) -> list[str]:
             return []
         if _is_ours(error) and set(data) == {"reason"}:
             return []
+        if isinstance(error, ResultUnserializable) and _is_ours(error):
+            return []  # the advice says the same
         if set(data) == {"detail"} and isinstance(data["detail"], str):
             return [safe(data["detail"])]
     try:
@@ -180,9 +182,7 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
         case InvalidRequest() if error.reason == "command-requires-id":
             return ["A command is not sent with --notify: its outcome could not be answered."]
         case InternalError():
-            reference = error.data.get("reference") if isinstance(error.data, dict) else None
-            told = f"The server's log tells why, under {safe(str(reference))}."
-            return [told] if reference else []
+            return _in_the_log(error)
     if not _is_ours(error):
         return []
     match error:
@@ -200,11 +200,16 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
                 f" duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}",
             ]
         case ResultUnserializable():
-            return ["It happened; only its result cannot be sent."]
+            return ["It happened; only its result cannot be sent.", *_in_the_log(error)]
     if error.retryable:
         again = _again(attempt)
         return ["Nothing was done. It can be sent again.", *again[1:]]
     return []
+
+
+def _in_the_log(error: RpcError) -> list[str]:
+    reference = error.data.get("reference") if isinstance(error.data, dict) else None
+    return [f"The server's log tells why, under {safe(str(reference))}."] if reference else []
 
 
 def similar(attempt: Attempt) -> list[str]:
@@ -225,7 +230,8 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
     if error.reason == "idempotency-key-missing":
         return ["Give one with --key KEY, or have one made with --command."]
     param = str(data.get("param"))
-    if param in attempt.given_as_text and "string" not in str(data.get("expected")):
+    expected = str(data.get("expected"))
+    if param in attempt.given_as_text and "string" not in expected and '"' not in expected:
         return [f"{safe(param)}=... is text; write {safe(param)}:=... for other values."]
     return [f"`duet-rpc describe` shows what {safe(attempt.method)} takes."]
 

@@ -83,8 +83,10 @@ def command(
     from duet_rpc.errors import UsageError
     from duet_rpc.server import Server
 
-    if sum((unix is not None, tcp is not None, reload)) > 1:
-        raise click.UsageError("choose one of --unix, --tcp and --reload")
+    if unix is not None and tcp is not None:
+        raise click.UsageError("choose one of --unix and --tcp")
+    if reload and (unix is not None or tcp is not None):
+        raise click.UsageError("--reload is for stdin and stdout; leave out --unix and --tcp")
     rules = make_policy(policy, read_timeout, max_message_bytes)
     if unix is None and tcp is None:
         take_stdio()  # before the file is imported: it may print
@@ -95,7 +97,8 @@ def command(
     try:
         server = Server(service, policy=rules, store=store)
     except UsageError as error:
-        raise click.UsageError(str(error)) from None
+        told = str(error).replace("store= (for example ", "--store (for example ")
+        raise click.UsageError(told) from None
     logs = make_logs(log_level, log_file, no_color)
     try:
         if unix is not None:
