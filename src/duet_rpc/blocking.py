@@ -4,6 +4,9 @@ It runs the very logic of the asyncio client (`Caller`) on the calling thread: n
 suspends, so each coroutine ends in its first step. The thread that waits for an answer reads for
 all; when its own answer has come it passes the reading on to another that waits. So a script pays
 for neither a loop nor a thread, and a call costs two system calls and a poll.
+
+Ctrl-C may come between any two steps. So the lock is only ever taken by `with` on the lock itself,
+which nothing can come in between, and never by a method of ours that takes it and returns.
 """
 
 import copy
@@ -57,6 +60,29 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("the blocking face never suspends")
 
 
+class _Gate:
+    """What one thread waits at. Unlike an `Event`, Ctrl-C while it waits leaves nothing locked."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def shut(self) -> None:
+        """Have the next wait wait. The client's lock is held."""
+        self._lock.acquire(blocking=False)
+
+    def open(self) -> None:
+        """Let the one who waits pass, or who comes next. The client's lock is held."""
+        if self._lock.locked():
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; False if the time is over."""
+        return self._lock.acquire(timeout=seconds)
+
+
 class _Reply:
     """A call on its way. Whoever waits for it blocks, also by `await`."""
 
@@ -64,11 +90,12 @@ class _Reply:
         "_client",
         "_done",
         "_error",
-        "_event",
+        "_gate",
         "_raw",
         "deadline",
         "ends",
         "expected",
+        "host",
         "id",
         "method",
     )
@@ -78,9 +105,11 @@ class _Reply:
         self._done = False
         self._raw: Any = None
         self._error: Exception | None = None
-        self._event: threading.Event | None = None
+        self._gate: _Gate | None = None
         self.method = method
         self.expected = expected
+        self.host: _Host | None = None
+        """What it was sent on."""
         self.id = 0
         self.deadline: float | None = None
         self.ends: float | None = None
@@ -94,8 +123,8 @@ class _Reply:
         """Take the answer; the lock is held."""
         if not self._done:
             self._raw, self._error, self._done = result, error, True
-            if self._event is not None:
-                self._event.set()
+            if self._gate is not None:
+                self._gate.open()
 
     def progress(self, value: Any) -> None:
         """Take news of the call; the lock is held, so whoever wants them is told later."""
@@ -153,8 +182,8 @@ class _Host(ThreadHost):
         self.lost_by: Exception | None = None
         self._client = client
         self._link = link
-        self._polling = False
-        self._quiet = threading.Event()
+        self.polling = False
+        """Somebody waits on our descriptors, or is about to."""
 
     @property
     def unsent(self) -> bool:
@@ -162,20 +191,12 @@ class _Host(ThreadHost):
         return self.outbox.size > 0 or self.connection.calls.holds
 
     def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Wait without the lock, which whoever calls this holds before and after."""
-        self._polling = True
-        self._client._lock.release()
-        try:
-            return super().wait(_LONG if timeout is None else min(timeout, _LONG))
-        finally:
-            self._client._lock.acquire()
-            self._polling = False
-            if self.retired:
-                self._quiet.set()
+        """Wait, without the lock; `polling` was set with it."""
+        return super().wait(_LONG if timeout is None else min(timeout, _LONG))
 
     def stir(self) -> None:
         """Have whoever waits look again at what there is to wait for."""
-        if self._polling:
+        if self.polling:
             self.wake()
 
     def read_last_words(self) -> None:
@@ -191,14 +212,12 @@ class _Host(ThreadHost):
         """No more waiting on these descriptors: they are about to be closed."""
         self.retired = True
         self.outbox.lose()
-        if self._polling:
-            self.wake()
-        else:
-            self._quiet.set()
+        self.stir()
 
     def end(self) -> None:
         """Give everything back, once the last one who waits has noticed. Blocks."""
-        self._quiet.wait()
+        while self.polling:  # not for long: it has been woken
+            time.sleep(0.001)
         with self._client._lock:  # a handler that ends now must find it retired, or not at all
             self.release()
         self._link.end()
@@ -319,7 +338,7 @@ class Client:
         self._lost: Exception | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._leader: _Reply | None = None
         self._waiting: dict[_Reply, None] = {}
         self._unsent: list[_Reply] = []
@@ -359,9 +378,9 @@ class Client:
 
     def _open(self, patience: float | None) -> None:
         begun = time.monotonic()
-        if not self._opening.acquire(timeout=-1 if patience is None else max(0.0, patience)):
-            raise self._no_connection()
         try:
+            if not self._opening.acquire(timeout=-1 if patience is None else max(0.0, patience)):
+                raise self._no_connection()
             if self._closed:
                 raise UsageError("this client is closed; make a new one")
             if self._host is not None:
@@ -376,7 +395,8 @@ class Client:
             link.end()
             raise ConnectionLost("the client was closed while it connected")
         finally:
-            self._opening.release()
+            if self._opening._is_owned():  # type: ignore[attr-defined]  # Ctrl-C may come first
+                self._opening.release()
 
     def _no_connection(self) -> CallTimeout:
         with self._lock:
@@ -448,6 +468,9 @@ class Client:
             reply.settle(None, copy.copy(error))
         if self._always is not None:
             self._always.settle(b"null", None)
+        for waiting in self._waiting:
+            if waiting._gate is not None:
+                waiting._gate.open()
         host.retire()
 
     @property
@@ -545,13 +568,17 @@ class Client:
         self, method: str, params: bytes | None, expected: Expected, only: _Host | None
     ) -> _Reply:
         reply = _Reply(self, method, expected)
-        with _Connected(self, reply, only) as host:
+
+        def send(host: _Host) -> None:
             calls = host.connection.calls
+            asked = params
             if expected.on_progress is not None:
-                params = with_progress_token(params, calls.last_id + 1)
-            reply.id = calls.send(method, params, reply, in_turn=only is None)
+                asked = with_progress_token(params, calls.last_id + 1)
+            reply.host = host
+            reply.id = calls.send(method, asked, reply, in_turn=only is None)
             self._counted.calls += 1
-            self._sent(host)
+
+        self._send_by(send, reply, only)
         return reply
 
     async def request_all(self, items: Sequence[Item]) -> RpcError | None:
@@ -569,7 +596,7 @@ class Client:
                 if reply is not None:
                     reply.settle(None, error)
 
-        with _Connected(self, first or _Reply(self, "batch", self._caller.usual), None) as host:
+        def send(host: _Host) -> None:
             sent = [
                 (item.method, item.params, reply)
                 for item, reply in zip(items, replies, strict=True)
@@ -577,9 +604,11 @@ class Client:
             ids = iter(host.connection.calls.send_batch(sent, refused))
             for reply in replies:
                 if reply is not None:
+                    reply.host = host
                     reply.id = next(ids)
                     self._counted.calls += 1
-            self._sent(host)
+
+        self._send_by(send, first or _Reply(self, "batch", self._caller.usual), None)
         try:
             for item, reply in zip(items, replies, strict=True):
                 try:
@@ -609,11 +638,40 @@ class Client:
         self, method: str, params: bytes | None, patience: float | None, only: _Host | None
     ) -> _Reply:
         reply = _Reply(self, method, self._caller.expected(Any, patience))
-        with _Connected(self, reply, only) as host:
+
+        def send(host: _Host) -> None:
+            reply.host = host
             self._unsent.append(reply)
             host.connection.calls.notify(method, params)
-            self._sent(host)
+
+        self._send_by(send, reply, only)
         return reply
+
+    def _send_by(self, send: Callable[[_Host], None], reply: _Reply, only: _Host | None) -> None:
+        """Send on the connection, or on no other than `only`; opened anew if it may be."""
+        while True:
+            with self._lock:
+                host = self._host
+                if host is not None and (only is None or host is only):
+                    try:
+                        send(host)
+                        self._sent(host)
+                    except Exception:
+                        raise
+                    except BaseException:
+                        self._interrupted("the sending of a call was interrupted")
+                        raise
+                    return
+            if only is not None:
+                raise copy.copy(only.loss())
+            if self._lost is None:
+                raise UsageError("this client is not connected; use `with`")
+            if self._closed or not self._reconnect:
+                raise copy.copy(self._lost)
+            left = reply.left
+            if left is not None and left <= 0:
+                raise self._no_connection()
+            self._open(left)
 
     def _sent(self, host: _Host) -> None:
         """See to what was just put on its way. The lock is held."""
@@ -646,28 +704,47 @@ class Client:
             self._forget(reply)
             raise
         finally:
-            self._leave(reply)
+            self._leave_surely(reply)
         self._tell_news()
+
+    def _leave_surely(self, reply: _Reply) -> None:
+        """Leave although Ctrl-C comes just then: nobody else would read any more."""
+        interruption: BaseException | None = None
+        while True:
+            try:
+                self._leave(reply)
+                break
+            except BaseException as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
 
     def _take_lead(self, reply: _Reply) -> bool:
         with self._lock:
-            if reply._done:
+            if self._is_over(reply):
                 return False
             if self._leader is None:
                 self._leader = reply
                 return True
-            if reply._event is None:
-                reply._event = threading.Event()
-            reply._event.clear()
+            if reply._gate is None:
+                reply._gate = _Gate()
+            reply._gate.shut()
             self._waiting[reply] = None
             return False
+
+    def _is_over(self, reply: _Reply) -> bool:
+        """Whether there is nothing to wait for any more. The lock is held."""
+        if reply.host is not None and reply.host is not self._host:
+            # Nearly always it has been told. But Ctrl-C may have come just when it was to be.
+            reply.settle(None, copy.copy(reply.host.loss()))
+        return reply._done
 
     def _follow(self, reply: _Reply) -> None:
         """Wait until the answer is there, we are to read, or the time is over."""
         while not reply._done:
-            assert reply._event is not None, "made where the lead was refused"
+            assert reply._gate is not None, "made where the lead was refused"
             left = reply.left
-            if reply._event.wait(_LONG if left is None else min(max(left, 0.0), _LONG)):
+            if reply._gate.wait(_LONG if left is None else min(max(left, 0.0), _LONG)):
                 return
             if left is not None and left <= 0:
                 with self._lock:
@@ -684,30 +761,39 @@ class Client:
             if self._leader is None and self._waiting:
                 successor = next(iter(self._waiting))
                 del self._waiting[successor]
-                assert successor._event is not None, "whoever waits has an event"
-                successor._event.set()
+                assert successor._gate is not None, "whoever waits has a gate"
+                successor._gate.open()
 
     def _read_for_all(self, reply: _Reply) -> None:
         """Read until our own answer is there, its time is over, or there is news to tell."""
-        with self._lock:
-            while not reply._done and not self._news:
-                host = self._host
-                assert host is not None, "a lost connection settles all its calls"
-                left = reply.left
-                if left is not None and left <= 0:
-                    self._time_out(reply)
-                    return
-                ready = host.wait(host.prepare(left))
-                if host is self._host:
-                    self._deal(host, ready)
+        host: _Host | None = None
+        ready: list[tuple[int, int]] = []
+        while True:
+            try:
+                with self._lock:
+                    try:
+                        if host is not None and host is self._host:
+                            self._deal(host, ready)
+                        if self._is_over(reply) or self._news:
+                            return
+                        host = self._host
+                        assert host is not None, "a lost connection settles all its calls"
+                        left = reply.left
+                        if left is not None and left <= 0:
+                            self._time_out(reply)
+                            return
+                        timeout = host.prepare(left)
+                        host.polling = True
+                    except BaseException:
+                        self._interrupted("the reading of an answer was interrupted")
+                        raise
+                ready = host.wait(timeout)
+            finally:
+                if host is not None:
+                    host.polling = False
 
     def _deal(self, host: _Host, ready: list[tuple[int, int]]) -> None:
-        try:
-            host.deal(ready)
-        except BaseException:  # Ctrl-C between two bytes: nobody knows what is still to be read
-            host.lost_by = ConnectionLost("the reading of an answer was interrupted")
-            self._end(host)
-            raise
+        host.deal(ready)
         if host.input_ended or host.outbox.lost or host.connection.broken:
             self._end(host)
         elif self._unsent and not host.unsent:
@@ -728,8 +814,21 @@ class Client:
                 return False
             self._counted.cancelled += 1
             reply.settle(None, ConnectionLost("nobody waits for this call any more"))
-            self._drop(reply)
+            try:
+                self._drop(reply)
+            except BaseException:
+                self._interrupted("the cancelling of a call was interrupted")
+                raise
             return True
+
+    def _interrupted(self, text: str) -> None:
+        """Give the connection up after a Ctrl-C between two bytes. The lock is held.
+
+        Nobody knows what was read or sent, or which of our own notes about it were made.
+        """
+        if self._host is not None:
+            self._host.lost_by = ConnectionLost(text)
+            self._end(self._host)
 
     def _drop(self, reply: _Reply) -> None:
         if reply in self._unsent:
@@ -749,43 +848,6 @@ class Client:
                 reply.expected.on_progress(value)
             except Exception as error:
                 self._dispatcher.log.failure("on_progress failed", error, method=reply.method)
-
-
-class _Connected:
-    """The connection, opened anew if it may be, with the lock held."""
-
-    def __init__(self, client: Client, reply: _Reply, only: _Host | None) -> None:
-        self._client = client
-        self._reply = reply
-        self._only = only
-
-    def __enter__(self) -> _Host:
-        client = self._client
-        while True:
-            client._lock.acquire()
-            host = client._host
-            if host is not None and (self._only is None or host is self._only):
-                return host
-            client._lock.release()
-            if self._only is not None:
-                raise copy.copy(self._only.loss())
-            if client._lost is None:
-                raise UsageError("this client is not connected; use `with`")
-            if client._closed or not client._reconnect:
-                raise copy.copy(client._lost)
-            left = self._reply.left
-            if left is not None and left <= 0:
-                raise client._no_connection()
-            client._open(left)
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        client = self._client
-        try:
-            if kind is not None and not issubclass(kind, Exception) and client._host is not None:
-                client._host.lost_by = ConnectionLost("the sending of a call was interrupted")
-                client._end(client._host)
-        finally:
-            client._lock.release()
 
 
 class Batch(BatchItems):

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -330,3 +331,69 @@ def test_a_script_needs_neither_a_loop_nor_a_thread() -> None:
         assert script.wait(PATIENCE) == 0
         listening.close()
         asyncio.run_coroutine_threadsafe(close(), loop).result(PATIENCE)
+
+
+STORM = """
+import random, signal, sys, threading, time
+from duet_rpc.blocking import Client
+from duet_rpc.errors import ConnectionLost
+
+client = Client.connect(sys.argv[1], timeout=None, reconnect=True)
+client.open()
+over = False
+failures = []
+
+def others():
+    while not over:
+        try:
+            assert client.call("add", [1, 2]) == 3
+        except ConnectionLost:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+threads = [threading.Thread(target=others, daemon=True) for _ in range(3)]
+for thread in threads:
+    thread.start()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for _ in range(300):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.01))
+        while True:
+            assert client.call("add", [1, 2]) == 3
+    except KeyboardInterrupt:
+        pass
+over = True
+for thread in threads:
+    thread.join(20)
+assert not any(thread.is_alive() for thread in threads), "a call hangs"
+assert not failures, failures
+assert client.call("add", [1, 2]) == 3
+client.close()
+"""
+
+SUMS = """
+import sys
+from duet_rpc import Server, Service
+
+service = Service()
+
+@service.query(inline=True)
+def add(a: int, b: int) -> int:
+    return a + b
+
+Server(service).run_unix(sys.argv[1], on_start=lambda address: print(address, flush=True))
+"""
+
+
+def test_an_interrupt_at_any_moment_leaves_nobody_waiting(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SUMS, str(tmp_path / "sums")], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            address = server.stdout.readline().strip()
+            command = [sys.executable, "-X", "faulthandler", "-c", STORM, address]
+            subprocess.run(command, check=True, timeout=2 * PATIENCE)
+        finally:
+            server.terminate()
