@@ -215,7 +215,10 @@ class Connection:
         """Go on with what has arrived and what waits, as far as there is room."""
         arrived, queue = self._arrived, self._queue
         while not self.congested:
-            if queue and self._active < self._limit:
+            # An answer to a call of ours needs no room, and nobody's turn.
+            if self._open_calls and arrived and self.calls.take_answer(arrived[0]):
+                arrived.popleft()
+            elif queue and self._active < self._limit:
                 self._start(self._queue.popleft())
             elif arrived:
                 if self.full and not self.refusing:
@@ -227,8 +230,6 @@ class Connection:
                         continue
                 else:
                     body = arrived.popleft()
-                    if self._open_calls and self.calls.take_answer(body):
-                        continue
                 self._take(body)
             else:
                 break

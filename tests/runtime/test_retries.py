@@ -4,6 +4,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
-from duet_rpc.transports.links import ChildOpener
+from duet_rpc.testing import ManualClock
+from duet_rpc.transports import links
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted, failure
 
 QUICK = Retry(attempts=3, first_delay=0.01, jitter=0.5)
@@ -286,15 +288,19 @@ def test_a_child_that_always_crashes_is_given_up(face: Face, tmp_path: Path) -> 
 
 
 def test_the_limit_of_restarts_is_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChildOpener, "MINUTE", 0.3)
-    opener = ChildOpener(["/bin/cat"], restarts=1)
-    links = [opener.open(), opener.open()]
-    with pytest.raises(ConnectFailed, match="within a minute"):
-        opener.open()
-    time.sleep(0.4)
-    links.append(opener.open())
-    for link in links:
-        link.end()
+    clock = ManualClock()
+    monkeypatch.setattr(links, "time", types.SimpleNamespace(monotonic=clock))
+    opener = links.ChildOpener(["/bin/cat"], restarts=1)
+    opened = [opener.open(), opener.open()]
+    try:
+        clock.advance(59)
+        with pytest.raises(ConnectFailed, match="within a minute"):
+            opener.open()
+        clock.advance(2)
+        opened.append(opener.open())
+    finally:
+        for link in opened:
+            link.end()
 
 
 # The value.
