@@ -60,14 +60,16 @@ class Commands:
         self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
     ) -> bytes:
         """Run an `async def` once for its key."""
-        from asyncio import CancelledError
+        from asyncio import CancelledError, current_task
 
         async def once(run: "Run") -> "Ran":
             try:
                 return _succeeded(await work(run.transaction))
-            except CancelledError:
-                raise  # the ledger decides what that means for the command
             except BaseException as error:
+                task = current_task()
+                if isinstance(error, CancelledError) and task is not None and task.cancelling():
+                    raise  # the ledger decides what that means for the command
+                # One that nobody sent us comes out of something that the handler waited for.
                 return _failed(failure(error, job))
 
         return await self.ledger.run_async(_command(job), once, deadline=_deadline(job))

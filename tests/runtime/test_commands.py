@@ -10,7 +10,7 @@ import pytest
 
 from duet_rpc import Context, RpcError, Service, testing
 from duet_rpc.commands import Commands
-from duet_rpc.errors import DeadlineExceeded, InProgress
+from duet_rpc.errors import DeadlineExceeded, InProgress, InternalError
 from duet_rpc.ledger import Ledger, MemoryStore, Promise, State
 from duet_rpc.policy import DEVELOPMENT, PRODUCTION
 from tests.helpers import Line, refusal, request, result
@@ -216,3 +216,24 @@ def test_a_refusal_of_the_ledger_is_its_own_answer_and_no_failure() -> None:
     assert line.log.failures == [], "nothing unforeseen has happened"
     assert result(line.send(request("ask"))[0]) == 0
     commands.close()
+
+
+async def test_a_cancellation_that_nobody_sent_is_a_failure_like_any_other() -> None:
+    service = Service()
+    runs: list[int] = []
+
+    @service.command
+    async def stumble() -> None:
+        runs.append(1)
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
+
+    async with testing.connect(service, store=MemoryStore()) as client:
+        answers = []
+        for _ in range(2):
+            with pytest.raises(InternalError) as caught:
+                await client.command("stumble", key="k")
+            answers.append(caught.value.data)
+        assert answers[0] == answers[1], "one key, one answer"
+        assert len(runs) == 1
