@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.ledger.machine import Promise
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.service import Service
@@ -215,7 +215,21 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
     for method in service:
         if method.promise is not None:
             ledger.require(method.promise)
+    _try_file(ledger)
     return Commands(lambda: ledger)
+
+
+def _try_file(ledger: "Ledger") -> None:
+    """See at the start that a file can be used; a server that is down may come up later."""
+    path = getattr(ledger.store, "path", None)
+    if path is None:
+        return
+    try:
+        ledger.store.counts()
+    except StoreUnavailable as error:
+        ledger.close()
+        why = error.__cause__ or error
+        raise UsageError(f"{path} cannot be used as a store: {why}") from None
 
 
 def _ledger_in_memory() -> "Ledger":

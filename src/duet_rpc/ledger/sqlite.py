@@ -68,6 +68,11 @@ class SqliteStore:
         self._reader: sqlite3.Connection | None = None
         self._guests = Guests(self._path, clock, busy, prepare, self._writing)
 
+    @property
+    def path(self) -> Path:
+        """The file that holds it all."""
+        return self._path
+
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         """See `Store.commit`."""
         try:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 PATIENCE = 30.0
 """Real seconds to wait for a thread when nothing else can happen."""
-_THREAD_PATIENCE = 0.05
+_THREAD_PATIENCE = 2.0
 """Real seconds that a thread has before time jumps although it still works."""
 
 

@@ -42,7 +42,7 @@ def rpc_client() -> Iterator[Callable[..., Client]]:
     """Make blocking clients that are connected in memory; they are closed when the test ends."""
     with contextlib.ExitStack() as stack:
 
-        def make(service: Service, **options: Any) -> Client:
+        def make(service: Service, /, **options: Any) -> Client:
             return stack.enter_context(connect_blocking(service, **options))
 
         yield make

@@ -27,8 +27,9 @@ class Channel:
     def __init__(self, read_fd: int, write_fd: int, *, own: "socket.socket | None" = None) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
-        self.is_file = stat.S_ISREG(os.fstat(read_fd).st_mode)
-        """A regular file is always ready, and event loops refuse it."""
+        kind = os.fstat(read_fd).st_mode
+        self.is_file = stat.S_ISREG(kind) or (stat.S_ISCHR(kind) and not os.isatty(read_fd))
+        """A regular file, or the null device, is always ready, and event loops refuse it."""
         self.send: Send
         self._closes: Callable[[], object]
         if own is None:
