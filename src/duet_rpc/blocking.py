@@ -516,9 +516,11 @@ class Client:
         timeout: float | None = USUAL,
         returns: Any = Any,
         retry: Retry | None = None,
+        on_progress: Callable[[Any], None] | None = None,
+        total_timeout: float | None = None,
     ) -> Any:
         """Call a method that changes nothing; it is tried again as `retry` says."""
-        expected = self._caller.expected(returns, timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return run(self._caller.query(method, params, expected, retry))
 
     def command(
@@ -530,9 +532,11 @@ class Client:
         timeout: float | None = USUAL,
         returns: Any = Any,
         retry: Retry | None = None,
+        on_progress: Callable[[Any], None] | None = None,
+        total_timeout: float | None = None,
     ) -> Any:
         """Call a method with effects, under an idempotency key that is kept over all tries."""
-        expected = self._caller.expected(returns, timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return run(self._caller.command(method, params, key, expected, retry))
 
     def outcome(self, method: str, key: str, *, timeout: float | None = USUAL) -> Any:

@@ -293,9 +293,11 @@ class Client:
         timeout: float | None = USUAL,
         returns: Any = Any,
         retry: Retry | None = None,
+        on_progress: Callable[[Any], None] | None = None,
+        total_timeout: float | None = None,
     ) -> Awaitable[Any]:
         """Call a method that changes nothing; it is tried again as `retry` says."""
-        expected = self._caller.expected(returns, timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return self._caller.query(method, params, expected, retry)
 
     def command(
@@ -307,9 +309,11 @@ class Client:
         timeout: float | None = USUAL,
         returns: Any = Any,
         retry: Retry | None = None,
+        on_progress: Callable[[Any], None] | None = None,
+        total_timeout: float | None = None,
     ) -> Awaitable[Any]:
         """Call a method with effects, under an idempotency key that is kept over all tries."""
-        expected = self._caller.expected(returns, timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return self._caller.command(method, params, key, expected, retry)
 
     def outcome(self, method: str, key: str, *, timeout: float | None = USUAL) -> Awaitable[Any]:

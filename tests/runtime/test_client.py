@@ -319,6 +319,14 @@ def test_progress_extends_a_timeout(face: Face) -> None:
     assert result == "done" and news == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", ["query", "command"])
+def test_queries_and_commands_have_progress_too(face: Face, kind: str) -> None:
+    driver = face.open(Scripted(lambda peer: progressing(peer, every=0.0, times=2)))
+    news = list[Any]()
+    result = getattr(driver, kind)("work", {"size": 1}, on_progress=news.append)
+    assert result == "done" and news == [0, 1]
+
+
 def test_progress_extends_a_timeout_no_further_than_the_total(face: Face) -> None:
     def script(peer: Peer) -> None:
         try:
