@@ -61,6 +61,8 @@ class DaemonHost(Protocol):
 
 
 _taken: list[Channel] = []
+_served: list[Connection] = []
+"""What is served on stdin and stdout."""
 
 loading: list[str] = []
 """What is being imported in order to be served; nobody else may serve meanwhile."""
@@ -209,6 +211,7 @@ def run_daemon(
 
     def rule(connection: Connection) -> None:
         """Let the messages that ask for the end start its clock also when they have to wait."""
+        _served[:] = [connection]
         connection.last_words = frozenset(name for name in LAST_WORDS if name not in service)
         connection.on_last_words = life.end
         life.on_stop = lambda: setattr(connection, "closing", True)
@@ -270,6 +273,8 @@ def _leave_to_parent() -> None:
         signal.signal(number, signal.SIG_DFL)
     for channel in _taken:
         channel.close()
+    for connection in _served:
+        connection.drop_queued()  # a child that goes on must not run what its parent will run
     _release_signals()
 
 

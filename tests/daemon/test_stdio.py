@@ -334,3 +334,26 @@ def test_python_can_be_told_to_warn_of_everything() -> None:
         assert daemon.wait() == 0
         assert "Warning" not in daemon.log
     assert sys.version_info >= (3, 11)
+
+
+def test_a_child_that_returns_from_a_handler_runs_nothing_that_its_parent_runs(
+    tmp_path: Path,
+) -> None:
+    source = (
+        "import os\nservice = Service()\n"
+        "@service.query\ndef fork() -> str:\n"
+        "    pid = os.fork()\n"
+        "    if pid:\n        os.waitpid(pid, 0)\n"
+        "    return 'done'\n"
+        "@service.query\ndef act(path: str) -> str:\n"
+        "    with open(path, 'a') as file:\n        file.write('x')\n"
+        "    return 'acted'\n"
+    )
+    file = tmp_path / "acts"
+    with serve(tmp_path, source) as daemon:
+        daemon.send(request("fork", id=1) + request("act", [str(file)], id=2))
+        assert daemon.answer(1)["result"] == "done"
+        assert daemon.answer(2)["result"] == "acted"
+        assert file.read_text() == "x"
+        daemon.close_input()
+        assert daemon.wait() == 0
