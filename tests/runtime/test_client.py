@@ -323,7 +323,9 @@ def test_progress_extends_a_timeout(face: Face) -> None:
 def test_queries_and_commands_have_progress_too(face: Face, kind: str) -> None:
     driver = face.open(Scripted(lambda peer: progressing(peer, every=0.0, times=2)))
     news = list[Any]()
-    result = getattr(driver, kind)("work", {"size": 1}, on_progress=news.append)
+    result = driver.do(
+        lambda client: getattr(client, kind)("work", {"size": 1}, on_progress=news.append)
+    )
     assert result == "done" and news == [0, 1]
 
 
