@@ -28,6 +28,12 @@ class DuetError(Exception):
     idempotency_key: str | None = None
     """The key of the command that failed, for sending the very same command again."""
 
+    def __copy__(self) -> "DuetError":
+        # Not by calling the class: a subclass may take other arguments than a message.
+        twin = type(self).__new__(type(self), *self.args)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
 
 class UsageError(DuetError):
     """The library was used in a way that cannot work; the text says what to do instead."""

@@ -1,5 +1,7 @@
 """Errors: codes, canonical messages, and the way to the wire and back."""
 
+import copy
+
 import pytest
 
 from duet_rpc import errors
@@ -117,6 +119,19 @@ def test_a_code_is_an_integer_also_where_it_is_raised() -> None:
     for code in ("no", 2.5, True):
         with pytest.raises(UsageError, match="a code is an integer"):
             RpcError("x", code=code)  # type: ignore[arg-type]
+
+
+def test_an_error_of_any_class_can_be_copied() -> None:
+    class Poor(RpcError):
+        code, message = 1001, "Poor"
+
+        def __init__(self, have: int, need: int) -> None:
+            super().__init__(data={"have": have, "need": need})
+
+    error = RpcError.from_wire(1001, "Poor", {"have": 1, "need": 2})
+    twin = copy.copy(error)
+    assert type(twin) is Poor and twin is not error
+    assert (str(twin), twin.data, twin.from_peer) == (str(error), error.data, True)
 
 
 def test_details_stand_beside_the_reason() -> None:
