@@ -112,8 +112,8 @@ AFTERWARDS = """
 import os, signal, sys, threading, time
 from duet_rpc import Server, Service
 before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-Server(Service()).run_tcp("127.0.0.1", 0)
+end = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+Server(Service()).run_tcp("127.0.0.1", 0, on_start=lambda address: end.start())
 assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 assert signal.set_wakeup_fd(-1) == -1
 time.sleep(2)  # longer than the time in which a server ends
