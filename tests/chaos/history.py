@@ -269,6 +269,14 @@ def _was_cut_off(view: _View, call: Call, until: float) -> bool:
     )
 
 
+def _an_internal_error_comes_of_a_handler_that_failed(view: _View) -> Iterator[str]:
+    for identity, calls in view.calls.items():
+        failed = any(run.failed for run in view.runs[identity])
+        for call in calls:
+            if call.end is not None and call.end.code == INTERNAL and not failed:
+                yield f"{call.id} of {identity}, though no run of it failed: {call.end.body!r}"
+
+
 def _an_outcome_once_told_is_known(view: _View) -> Iterator[str]:
     for identity, calls in view.calls.items():
         told = min((end.at for call in calls if (end := _outcome(call))), default=inf)
@@ -311,6 +319,7 @@ _LAWS: tuple[Callable[[_View], Iterator[str]], ...] = (
     _a_refusal_has_no_effect,
     _an_effect_was_asked_for,
     _unknown_only_where_a_run_was_cut_off,
+    _an_internal_error_comes_of_a_handler_that_failed,
     _an_outcome_once_told_is_known,
     _a_retry_safe_command_runs_again_only_after_a_fault,
     _every_command_has_an_end,

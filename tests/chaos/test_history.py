@@ -108,6 +108,7 @@ def test_a_result_and_a_declared_error_for_one_key(promise: Promise) -> None:
 def test_an_unforeseen_failure_is_an_outcome_where_it_is_kept() -> None:
     for promise, is_kept in ((ONCE, True), (SAFE, False), (MOVE, False)):
         history = sound(promise)
+        history.runs[0] = history.runs[0]._replace(failed=True)
         history.calls[1].settled = [error(INTERNAL, at=3.0)]
         assert ("all outcomes of a command are the same bytes" in laws(history)) is is_kept
 
@@ -232,6 +233,14 @@ def test_a_call_that_was_answered_is_not_cut_off_later() -> None:
     history.calls[0].settled = [error(IN_PROGRESS)]
     history.faults = [Fault("kill", "s0", 3.0, 3.0)]
     assert laws(history) == {"unknown only where a run was cut off"}
+
+
+@pytest.mark.parametrize("promise", EVERY)
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_internal_error_that_is_not_the_handlers(promise: Promise, failed: bool) -> None:
+    history = History([call("a", promise, error(INTERNAL))], [run("r")._replace(failed=failed)])
+    law = "an internal error comes of a handler that failed"
+    assert laws(history) == (set() if failed else {law})
 
 
 def test_unknown_after_the_outcome_was_told() -> None:
