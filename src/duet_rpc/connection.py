@@ -155,6 +155,7 @@ class Connection:
         self._answers_faults = answers_faults
         self._arrived: deque[bytes | bytearray | Fault] = deque()
         self.queue = self._queue = RequestQueue(policy.max_queued, policy.max_queued_bytes)
+        self._waiting = self.queue.waiting
         self._active = self._paused = 0
         self._by_id: dict[bytes, Waiting | Job] = {}
         self._out: list[bytes] = []
@@ -173,7 +174,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Nothing runs, nothing waits: everything that came has been dealt with."""
-        return not (self._active or self._paused or self._queue or self._arrived or self._out)
+        return not (self._active or self._paused or self._waiting or self._arrived or self._out)
 
     @property
     def full(self) -> bool:
@@ -183,7 +184,7 @@ class Connection:
             return queue.full
         # Others hold it all. What can start at once needs no room, and what waits behind our own
         # requests is looked at again when one of them ends.
-        return bool(queue) or self._active >= self._limit
+        return bool(self._waiting) or self._active >= self._limit
 
     @property
     def wants_data(self) -> bool:
@@ -213,21 +214,21 @@ class Connection:
 
     def _work(self) -> None:
         """Go on with what has arrived and what waits, as far as there is room."""
-        arrived, queue = self._arrived, self._queue
+        arrived, waiting = self._arrived, self._waiting
         while not self.congested:
             # An answer to a call of ours needs no room, and nobody's turn.
             if self._open_calls and arrived and self.calls.take_answer(arrived[0]):
                 arrived.popleft()
-            elif queue and self._active < self._limit:
+            elif waiting and self._active < self._limit:
                 self._start(self._queue.popleft())
             elif arrived:
-                if self.full and not self.refusing:
-                    break
                 if self._is_quiet:
                     body = self._answer_at_once()
                     self._in_line = None
                     if body is None:
                         continue
+                elif self.full and not self.refusing:
+                    break
                 else:
                     body = arrived.popleft()
                 self._take(body)
@@ -240,7 +241,9 @@ class Connection:
     @property
     def _is_quiet(self) -> bool:
         """Nothing is in flight in either direction, so a simple request can be answered at once."""
-        return not (self._active or self._by_id or self._queue or self._open_calls or self.closing)
+        return not (
+            self._active or self._by_id or self._waiting or self._open_calls or self.closing
+        )
 
     def _answer_at_once(self) -> bytes | bytearray | Fault | None:
         """Answer simple requests in a straight line; return the first that is anything else."""
@@ -416,7 +419,7 @@ class Connection:
             refusal = self._register(message, waiting)
             if refusal is not None:
                 self._refuse(message, place, refusal)
-            elif may_start and self._active < self._limit and not self._queue:
+            elif may_start and self._active < self._limit and not self._waiting:
                 self._start(waiting)
             else:
                 self._queue.append(waiting)
@@ -529,7 +532,7 @@ class Connection:
         self.closing = True
         while self._arrived:
             self._take(self._arrived.popleft(), may_start=False)
-        while self._queue:
+        while self._waiting:
             waiting = self._queue.popleft()
             message = waiting.message
             if message is None or message.method not in self.last_words:
@@ -618,7 +621,7 @@ class Connection:
 
     def _answer(self, answer: bytes, place: Place) -> None:
         """Send an answer that no handler made, in its turn where answers keep the order."""
-        if self._limit == 1 and (self._active or self._queue or self.lent) and not self.full:
+        if self._limit == 1 and (self._active or self._waiting or self.lent) and not self.full:
             self._queue.append(Waiting(None, len(answer), place, answer))
         else:
             self._send_answer(answer, place)

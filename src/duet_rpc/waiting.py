@@ -5,7 +5,6 @@ same process. It only counts; what a full queue means is the connection's busine
 """
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TypeAlias
 
 from duet_rpc.messages import NULL, Notification, Request
@@ -67,19 +66,14 @@ class RequestQueue:
         """Shared with other connections of a server that has several."""
         self._max_requests = max_requests
         self._max_bytes = max_bytes
-        self._waiting: deque[Waiting] = deque()
+        self.waiting: deque[Waiting] = deque()
+        """To be looked at; changed only by the methods below."""
         self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._waiting)
 
     @property
     def full(self) -> bool:
         """This connection has as much waiting as it may."""
-        return len(self._waiting) >= self._max_requests or self._bytes >= self._max_bytes
+        return len(self.waiting) >= self._max_requests or self._bytes >= self._max_bytes
 
     @property
     def budget_spent(self) -> bool:
@@ -88,34 +82,34 @@ class RequestQueue:
 
     def append(self, waiting: Waiting) -> None:
         """Let something wait behind all others."""
-        self._waiting.append(waiting)
+        self.waiting.append(waiting)
         self._count(waiting.size)
 
     def set_aside(self) -> list[Waiting]:
         """Take out everything, to be appended again."""
-        waiting = list(self._waiting)
+        waiting = list(self.waiting)
         self.clear()
         return waiting
 
     def popleft(self) -> Waiting:
         """Take out what has waited longest."""
-        waiting = self._waiting.popleft()
+        waiting = self.waiting.popleft()
         self._count(-waiting.size)
         return waiting
 
     def remove(self, waiting: Waiting) -> None:
         """Take out something that need not wait any longer."""
-        self._waiting.remove(waiting)
+        self.waiting.remove(waiting)
         self._count(-waiting.size)
 
     def clear(self) -> None:
         """Take out everything."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._count(-self._bytes)
 
     def find(self, id: bytes) -> Waiting | None:
         """Find the first request with this id; null is nobody's."""
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             message = waiting.message
             if type(message) is Request and message.id == id != NULL:
                 return waiting
