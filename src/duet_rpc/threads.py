@@ -70,7 +70,9 @@ class ThreadHost:
         self._policy = dispatcher.policy
         self._log = dispatcher.log
         self._logger = logger
-        self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes)
+        self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes, self._congest)
+        self.write: Callable[[bytes], None] = self.outbox.put
+        """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
         self._mail: deque[Callable[[], object]] = deque()
         self._owner = threading.get_ident()
         self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -90,12 +92,8 @@ class ThreadHost:
 
     # For the connection.
 
-    def write(self, data: bytes) -> None:
-        """Send what the peer takes now and keep the rest; too much kept stops our reading."""
-        outbox = self.outbox
-        outbox.put(data)
-        if outbox.over:
-            self.connection.congested = True
+    def _congest(self) -> None:
+        self.connection.congested = True
 
     def write_own(self, data: bytes) -> None:
         """Send a call of ours, as far as the peer takes it now."""

@@ -70,7 +70,10 @@ class Raw:
         """Send all of it; the peer must read in the end."""
         view = memoryview(data)
         while view:
-            sent = self.channel.send(view)
+            try:
+                sent = self.channel.send(view)
+            except BlockingIOError:
+                sent = 0
             view = view[sent:]
             if view and not sent:
                 assert self._ready(self.channel.write_fd, select.POLLOUT), "the peer reads nothing"

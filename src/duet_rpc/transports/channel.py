@@ -10,6 +10,7 @@ call by call.
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class Channel:
 
 
 Send = Callable[[bytes | memoryview], int]
-"""Writes what can be written now and returns how much that was; 0 if nothing could be."""
+"""Writes what can be written now and returns how much that was. If nothing could be, it returns 0
+or raises `BlockingIOError`."""
 
 
 def sender(fd: int) -> tuple[Send, Callable[[], None]]:
@@ -111,15 +113,7 @@ def _nothing() -> None:
 
 
 def _nonblocking_sender(fd: int) -> Send:
-    write = os.write
-
-    def send(data: bytes | memoryview) -> int:
-        try:
-            return write(fd, data)
-        except BlockingIOError:
-            return 0
-
-    return send
+    return partial(os.write, fd)  # no frame of Python's own: every small answer passes here
 
 
 def _socket_sender(fd: int) -> tuple[Send, Callable[[], None]]:

@@ -7,6 +7,7 @@ answer, and those of the calls before it, could not come.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from duet_rpc.transports.channel import Send
 
@@ -14,9 +15,12 @@ from duet_rpc.transports.channel import Send
 class Outbox:
     """Bytes on their way out, in order. It belongs to whoever holds the connection."""
 
-    def __init__(self, send: Send, max_bytes: int) -> None:
+    def __init__(
+        self, send: Send, max_bytes: int, on_over: Callable[[], None] = lambda: None
+    ) -> None:
         self._send = send
         self._max_bytes = max_bytes
+        self._on_over = on_over
         self._kept: deque[tuple[memoryview, bool]] = deque()
         self._answers = 0
         self.size = 0
@@ -34,6 +38,8 @@ class Outbox:
         if not self._kept:
             try:
                 sent = self._send(data)
+            except BlockingIOError:
+                pass
             except OSError:
                 self.lose()
                 return
@@ -44,7 +50,9 @@ class Outbox:
         self.size += left
         if answers:
             self._answers += left
-            self.over = self.over or self._answers > self._max_bytes
+            if self._answers > self._max_bytes:
+                self.over = True
+                self._on_over()
 
     def flush(self) -> None:
         """Send what was kept, as far as the peer reads."""
@@ -61,6 +69,8 @@ class Outbox:
                     self._answers -= sent
                 if not sent:
                     break
+        except BlockingIOError:
+            pass
         except OSError:
             self.lose()
         if self._answers <= self._max_bytes // 2:
