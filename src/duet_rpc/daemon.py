@@ -9,6 +9,7 @@ what it has read. What has not begun after `DRAIN` seconds is refused, and after
 `Life` ends the process, even while a handler keeps the main thread.
 """
 
+import atexit
 import io
 import os
 import signal
@@ -250,9 +251,19 @@ def listen_to_signals(wake_fd: int) -> None:
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
     for number in SIGNALS:
         signal.signal(number, tell)
+    atexit.register(_ignore_signals)
     os.register_at_fork(
         before=_hold_signals, after_in_parent=_release_signals, after_in_child=_leave_to_parent
     )
+
+
+def _ignore_signals() -> None:
+    """Let a signal that comes twice (an editor's, and its terminal's) not spoil the exit code.
+
+    Python takes its handlers away before a process ends, but leaves ignored signals ignored.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 # A child that a handler forks shares our descriptors. A signal that is meant for the child must not

@@ -4,15 +4,12 @@ Every case ends with the checker of the chaos tests, which knows all the laws at
 """
 
 import asyncio
-import resource
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from duet_rpc import Client
 from duet_rpc.ledger import Promise
 from tests.chaos.cluster import Cluster
 from tests.chaos.history import RESULT, UNAVAILABLE, UNKNOWN, check
@@ -227,18 +224,3 @@ async def test_a_file_that_somebody_locks(script: Script, kind: str, tmp_path: P
         await recovered(script, *methods_of(kind))
     finally:
         other.close()
-
-
-@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
-async def test_a_disk_that_is_full(script: Script, kind: str) -> None:
-    process = script.first.server.process
-    assert process is not None
-    # No file of this process grows any more, its log included.
-    before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    await refused(script, *methods_of(kind))
-    client: Any = await script.first.connected()
-    assert isinstance(client, Client)
-    assert await client.query("bank.echo", {"value": "queries need no disk"})
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, before)
-    await recovered(script, *methods_of(kind))
-    assert script.first.server.process is process and process.poll() is None
