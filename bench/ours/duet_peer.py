@@ -143,6 +143,7 @@ def dispatch() -> driver.Answer:
         """Messages that need no framing, as on a transport that keeps boundaries itself."""
 
         partial = False
+        prefixes = ()
 
         def feed(self, data: bytes) -> list[bytes]:
             return [data]

@@ -144,7 +144,8 @@ class Connection:
         """Told when one of them has to wait behind others."""
         self.finished = 0
         """How many handlers have ended; the host sees by it whether anything moves."""
-        self.baton: list[None] = []
+        self.baton: list[bytes | bytearray | None] = []
+        """Lies here while a handler runs inline: what is being answered, if in a straight line."""
         self.lent = False
         """Set by whoever holds the baton while a handler runs inline on another thread."""
         self._host = host
@@ -163,8 +164,8 @@ class Connection:
         self.calls = Calls(self, host)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
-        self._in_line: bytes | bytearray | Fault | None = None
-        """What is being answered in a straight line."""
+        self._in_line: bytes | bytearray | None = None
+        """What is being answered in a straight line while the connection is lent."""
         self._given_up = False
         """It was cancelled, and answered, while its handler still runs."""
         self._last_was_broken = False
@@ -224,7 +225,6 @@ class Connection:
             elif arrived:
                 if self._is_quiet:
                     body = self._answer_at_once()
-                    self._in_line = None
                     if body is None:
                         continue
                 elif self.full and not self.refusing:
@@ -247,37 +247,58 @@ class Connection:
 
     def _answer_at_once(self) -> bytes | bytearray | Fault | None:
         """Answer simple requests in a straight line; return the first that is anything else."""
-        answer_at_once = self.dispatcher.answer_at_once
-        arrived, baton, stats, id = self._arrived, self.baton, self.stats, self.id
+        answer_at_once, arrived, baton = self.dispatcher.answer_at_once, self._arrived, self.baton
         if answer_at_once is None:
             return arrived.popleft()
-        encode = self.framing.encode
-        send: Callable[[bytes], None] = self._host.write if self._join == 1 else self.send
-        while arrived and not (self.congested or self.closing):
-            body = arrived.popleft()
-            if body.__class__ is Fault:
-                return body
-            self._in_line = body
-            baton.append(None)
-            answer = answer_at_once(body, id)  # type: ignore[arg-type]
-            try:
-                baton.pop()
-            except IndexError:
-                self._host.reclaim()
-                if self._given_up:
-                    self._given_up = False  # its caller has cancelled it, and has been answered
-                elif answer is None:
-                    self._take_first(body)
-                else:
-                    self._answered(answer)
-                return None  # the stand-in may have found work for us
-            if answer is None:
-                return body
-            stats.requests += 1
+        id, write, joins, out = self.id, self._host.write, self._join > 1, self._out
+        encode, prefixes = self.framing.encode, self.framing.prefixes
+        small = len(prefixes)
+        if self._out_is_own:
+            self.flush()
+        count = 0
+        try:
+            while arrived and not (self.congested or self.closing):
+                body = arrived.popleft()
+                if type(body) is Fault:
+                    return body
+                baton.append(body)  # type: ignore[arg-type]
+                answer = answer_at_once(body, id)  # type: ignore[arg-type]
+                try:
+                    baton.pop()
+                except IndexError:
+                    self._reclaim(body, answer)
+                    return None  # the stand-in may have found work for us
+                if answer is None:
+                    return body
+                count += 1
+                size = len(answer)
+                if size:
+                    frame = prefixes[size] + answer if size < small else encode(answer)
+                    if joins:
+                        out.append(frame)
+                        if len(out) >= _JOIN:
+                            self.flush()
+                    else:
+                        write(frame)
+            return None
+        finally:
+            if count:
+                self.stats.requests += count
+                self._last_was_broken = False
+
+    def _reclaim(self, body: bytes | bytearray | Fault, answer: bytes | None) -> None:
+        """Go on after somebody has read in our place while a handler ran in the straight line."""
+        self._host.reclaim()
+        self._in_line = None
+        if self._given_up:
+            self._given_up = False  # its caller has cancelled it, and has been answered
+        elif answer is None:
+            self._take_first(body)
+        else:
+            self.stats.requests += 1
             self._last_was_broken = False
             if answer:
-                send(encode(answer))
-        return None
+                self.send(self.framing.encode(answer))
 
     def _take_first(self, body: bytes | bytearray | Fault) -> None:
         """Take what came before the queue that somebody else has filled meanwhile."""
@@ -286,11 +307,22 @@ class Connection:
         for waiting in later:
             self._queue.append(waiting)
 
-    def _answered(self, answer: bytes) -> None:
-        self.stats.requests += 1
-        self._last_was_broken = False
-        if answer:
-            self.send(self.framing.encode(answer))
+    @property
+    def moves(self) -> tuple[int, int]:
+        """What changes with every message that is dealt with."""
+        return self.stats.requests, len(self._arrived)
+
+    def take_over(self) -> bool:
+        """Take the baton while a handler runs inline on another thread; False if none does.
+
+        Whoever has it may receive, until the host of the other thread wants it back.
+        """
+        try:
+            self._in_line = self.baton.pop()
+        except IndexError:
+            return False
+        self.lent = True
+        return True
 
     def _work_while_lent(self) -> None:
         """Look at what has arrived while a handler runs inline elsewhere.
@@ -587,7 +619,7 @@ class Connection:
 
     def _give_up_in_line(self, id: bytes) -> None:
         """Answer the request that is just being answered in a straight line, if it has this id."""
-        if self._in_line is None or isinstance(self._in_line, Fault):
+        if self._in_line is None:
             return
         running = decode(self._in_line, self.max_depth, 0)
         if type(running) is Request and running.id == id:

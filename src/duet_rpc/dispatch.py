@@ -10,7 +10,7 @@ with an id. It reads envelope and params in one pass and gives up, by returning 
 odd.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias, Union
 
 import msgspec
@@ -150,6 +150,9 @@ class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 
 _SMALL_BATCH = 10_000
 """Commas in an array beyond which it is not worth reading as a batch in one go."""
+
+_OUTER_NESTING = 3
+"""The array of a batch, the envelope, the params."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -362,32 +365,48 @@ class Dispatcher:
         if not simple:
             return None
         alone = len(simple) == 1
-        envelopes: Any = Union[tuple(self._tagged(m, alone) for m in simple)]  # noqa: UP007
+        kinds = [self._tagged(method, alone) for method in simple]
+        envelopes: Any = Union[tuple(kinds)]  # noqa: UP007
         decode = msgspec.json.Decoder(envelopes).decode
         decode_batch = msgspec.json.Decoder(list[envelopes]).decode
         max_batch, max_depth = self.policy.max_batch, self.policy.max_depth
-        small = 2 * max_depth
+        small = 2 * max_depth  # what is nested n deep has 2n bytes at least
+        closed = {
+            kind for kind, method in zip(kinds, simple, strict=True) if self._is_closed(method)
+        }
         failed, notify, answer_batch = self._failed, self._notified, self._answer_batch
 
+        def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
+            """Look at what the types have not, if there can be any of it."""
+            if closed.issuperset(kinds) and b"_meta" not in body:
+                return True
+            return is_json_text(body, max_depth)
+
+        def decode_with_care(body: bytes | bytearray) -> Any:
+            message = decode(body) if len(body) < LARGE else decode_large(decode, body)
+            if not is_text(body, (type(message),)):
+                raise ValueError("the long way says what is wrong with it")
+            return message
+
         def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
-            size = len(body)
             try:
-                message = decode(body) if size < LARGE else decode_large(decode, body)
+                if len(body) <= small and body.isascii():
+                    message = decode(body)
+                else:
+                    message = decode_with_care(body)
             except BaseException:  # also out of a type's own check; the long way says what it is
                 if max_batch and body[:1] == b"[" and body.count(b",") < _SMALL_BATCH:
-                    return answer_batch(body, decode_batch, connection_id)
+                    return answer_batch(body, decode_batch, is_text, connection_id)
                 return None
             id = message.id
-            if (not id or id.__class__ is str) and id is not UNSET:
+            if type(id) is not int or not id:
+                if id is UNSET:
+                    return notify(message, connection_id)
                 # Zero may have been spelled -0, and a string with an escape in several ways.
                 if b"\\" in body or (not id and b"-0" in body):
                     return None
-            if (size > small or not body.isascii()) and not is_json_text(body, max_depth):
-                return None
-            if id is UNSET:
-                return notify(message, connection_id)
             try:
-                result = message.call(message.params, None, None)
+                result = message.call()
             except BaseException as error:
                 return failed(message, error, connection_id)
             try:
@@ -398,7 +417,11 @@ class Dispatcher:
         return answer_at_once
 
     def _answer_batch(
-        self, body: bytes | bytearray, decode: Callable[[Any], Any], connection_id: str
+        self,
+        body: bytes | bytearray,
+        decode: Callable[[Any], Any],
+        is_text: Callable[[Any, Iterable[type[Struct]]], bool],
+        connection_id: str,
     ) -> bytes | None:
         """Answer a batch of such requests, in their order; None if one of them is anything else."""
         try:
@@ -411,7 +434,7 @@ class Dispatcher:
             or len(set(ids)) < len(ids)
             or b"\\" in body
             or (0 in ids and b"-0" in body)
-            or not is_json_text(body, self.policy.max_depth)
+            or not is_text(body, map(type, messages))
             or (
                 len(ids) < len(messages)
                 and not all(m.id is not UNSET or m.notifiable for m in messages)
@@ -420,12 +443,12 @@ class Dispatcher:
             return None
         answers: list[_Answer | Raw] = []
         for message in messages:
-            if message.id is UNSET:
+            id = message.id
+            if id is UNSET:
                 self._notified(message, connection_id)
                 continue
             try:
-                result = message.call(message.params, None, None)
-                answers.append(_Answer(message.id, result))
+                answers.append(_Answer(id, message.call()))
             except BaseException as error:
                 answers.append(Raw(self._failed(message, error, connection_id)))
         if not answers:
@@ -450,7 +473,7 @@ class Dispatcher:
         if not message.notifiable:
             return None
         try:
-            message.call(message.params, None, None)
+            message.call()
         except BaseException as error:
             job = Job(None, message.served, Bound(None), None, None, None, connection_id)
             self.failure(error, job)
@@ -487,15 +510,20 @@ class Dispatcher:
             "Request",
             fields,
             namespace={
-                "call": staticmethod(parameters.call),
+                "call": parameters.call_message,
                 "served": method,
                 "notifiable": method.notification_allowed
                 or self.policy.notifications is Notifications.ANY,
             },
             gc=False,
             kw_only=True,
+            forbid_unknown_fields=True,
             **tag,
         )
+
+    def _is_closed(self, method: Method) -> bool:
+        """Whether the types read every byte of a request, and keep it from nesting too deep."""
+        return method.parameters.nesting + _OUTER_NESTING <= self.policy.max_depth
 
     def _is_simple(self, method: Method) -> bool:
         parameters = method.parameters

@@ -138,7 +138,7 @@ class LoopHost:
         """Send a call of ours, as far as the peer takes it now."""
         if self.closed:
             return
-        self.outbox.put(data, answers=False)
+        self.outbox.put(data, False)
         if self.outbox.lost:
             self._loop.call_soon_threadsafe(self.on_loop, self._arrange)
         elif self.outbox.size and not self._writing:

@@ -20,6 +20,9 @@ from duet_rpc.wording import accepted_values, explain, invalid, type_name
 
 __all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
 
+UNKNOWN = float("inf")
+"""How deep a value nests whose type does not tell."""
+
 KEY = "idempotency_key"
 META = "_meta"
 
@@ -61,7 +64,9 @@ class Parameters:
         returns: Any,
         takes_key: bool,
         ignore_unknown: bool,
+        nesting: float,
         call: Adapter,
+        call_message: Callable[[Any], Any],
     ) -> None:
         self.listed = listed
         self.rest = rest
@@ -70,8 +75,12 @@ class Parameters:
         self.transaction = transaction
         self.returns = returns
         self.call = call
+        self.call_message = call_message
+        """The same for a message with such `params` and nothing else, as a method of its class."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
+        self.nesting = UNKNOWN if ignore_unknown else nesting
+        """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
         self._ignore_unknown = ignore_unknown
         self._hints = {parameter.name: parameter.hint for parameter in listed}
@@ -192,6 +201,7 @@ def _read(
     rest: Any = UNSET
     rest_name = context = transaction = None
     arguments: list[str] = []
+    nestings: list[float] = []
     for name, kind, default in _signature(handler, method):
         hint = hints.get(name, Any)
         if kind == "**":
@@ -204,12 +214,12 @@ def _read(
         elif is_transaction(hint):
             transaction, value = name, "tx"
         else:
-            _check_parameter(name, hint, method)
+            nestings.append(_check_parameter(name, hint, method))
             if kind == "*":
-                rest, rest_name, value = hint, name, "*p"
+                rest, rest_name, value = hint, name, "*{p}"
             else:
                 required = default is UNSET
-                value = f"p.{name}"
+                value = f"{{p}}.{name}"
                 listed.append(
                     Parameter(name, hint, required, None if required else default, kind != "=")
                 )
@@ -220,8 +230,9 @@ def _read(
             f" make it a list: {rest_name}: list[{type_name(rest)}]"
         )
     # Compiled, because the attribute loads of a fixed call are what makes a small request cheap.
-    source = f"lambda p, ctx, tx: handler({', '.join(arguments)})"
-    call: Adapter = eval(source, {"handler": handler})
+    called, known = f"handler({', '.join(arguments)})", {"handler": handler}
+    call: Adapter = eval("lambda p, ctx, tx: " + called.format(p="p"), known)
+    call_message = eval("lambda m: " + called.format(p="m.params"), known)
     return Parameters(
         method,
         tuple(listed),
@@ -232,7 +243,9 @@ def _read(
         returns=returns,
         takes_key=takes_key,
         ignore_unknown=ignore_unknown,
+        nesting=max(nestings, default=0),
         call=call,
+        call_message=call_message,
     )
 
 
@@ -308,11 +321,13 @@ def _hints(handler: Any, method: str, scope: Mapping[str, Any]) -> dict[str, Any
         raise UsageError(f"{method}: a hint cannot be read: {error}") from None
 
 
-def _check_parameter(name: str, hint: Any, method: str) -> None:
+def _check_parameter(name: str, hint: Any, method: str) -> float:
+    """Refuse what cannot be decoded; return how deep a value can nest."""
     if name.startswith("__"):
         raise UsageError(f"{method}: {name} is a name for Python's own use; choose another")
     try:
-        foreign = next(_foreign(msgspec.inspect.type_info(hint), set()), None)
+        described = msgspec.inspect.type_info(hint)
+        foreign = next(_foreign(described, set()), None)
     except (TypeError, ValueError, NameError) as error:
         raise UsageError(f"{method}: parameter {name} cannot be decoded: {error}") from None
     if foreign is not None:
@@ -320,6 +335,7 @@ def _check_parameter(name: str, hint: Any, method: str) -> None:
             f"{method}: parameter {name} holds {foreign.__name__}, which JSON cannot carry;"
             " use a dataclass, a msgspec.Struct, plain types, or Any for whatever comes"
         )
+    return _nesting(described)
 
 
 def _foreign(described: Any, seen: set[int]) -> Iterator[type]:
@@ -334,4 +350,27 @@ def _foreign(described: Any, seen: set[int]) -> Iterator[type]:
         yield from _foreign(msgspec.structs.astuple(described), seen)
 
 
+def _nesting(described: Any) -> float:
+    """Say how deep a value can nest, if its type reads every byte of it."""
+    if isinstance(described, _SCALARS):
+        return 0
+    match described:
+        case msgspec.inspect.UnionType(types=parts):
+            return max(map(_nesting, parts))
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return 1 + max(_nesting(key), _nesting(value))
+        case msgspec.inspect.CollectionType(item_type=item):
+            return 1 + _nesting(item)
+    return UNKNOWN  # an object may have members that its type does not name
+
+
+_SCALARS = (
+    msgspec.inspect.NoneType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.IntType,
+    msgspec.inspect.FloatType,
+    msgspec.inspect.StrType,
+    msgspec.inspect.EnumType,
+    msgspec.inspect.LiteralType,
+)
 _DESCRIPTIONS = (msgspec.inspect.Type, msgspec.inspect.Field)

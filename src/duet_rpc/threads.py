@@ -97,7 +97,7 @@ class ThreadHost:
 
     def write_own(self, data: bytes) -> None:
         """Send a call of ours, as far as the peer takes it now."""
-        self.outbox.put(data, answers=False)
+        self.outbox.put(data, False)
 
     def start(self, job: Job) -> None:
         """Run the handler here and now."""
@@ -337,36 +337,37 @@ class StandIn:
         self._put_down.acquire()
 
     def _watch(self) -> None:
-        host, baton = self._host, self._host.connection.baton
-        seen, quiet = (-1, -1), 0
+        connection = self._host.connection
+        seen, quiet = (-1, -1, -1), 0
         while True:
             self._called.wait()
             time.sleep(self.TICK)
             self._check_deadline()
-            now = (host.turns, host.connection.stats.requests)
+            now = self._moves
             if now != seen:
                 seen, quiet = now, 0
                 continue
-            try:
-                baton.pop()
-            except IndexError:  # the reader is not in a handler
+            if connection.take_over():
+                self._read()
+            else:
                 quiet += 1
                 if quiet >= self.REST and not self._over():
                     self._rest(now)
-                continue
-            self._read()
 
-    def _rest(self, seen: tuple[int, int]) -> None:
+    @property
+    def _moves(self) -> tuple[int, int, int]:
+        return self._host.turns, *self._host.connection.moves
+
+    def _rest(self, seen: tuple[int, int, int]) -> None:
         self._called.clear()
         self._resting = True
         # The reader looks at `_resting` after it counts its turn; so either it sees that we rest,
         # or we see that it has moved.
-        if (self._host.turns, self._host.connection.stats.requests) != seen:
+        if self._moves != seen:
             self.call()
 
     def _read(self) -> None:
         host, connection = self._host, self._host.connection
-        connection.lent = True
         connection.go_on()
         while not self._wanted_back:
             try:

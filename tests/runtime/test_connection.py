@@ -587,8 +587,7 @@ def test_while_the_connection_is_lent_nothing_starts_but_cancellations_get_throu
 def read_meanwhile(sender: Line, data: bytes) -> None:
     """Do what a second thread does while the first is in a handler: take the baton and read."""
     connection = sender.connection
-    connection.baton.pop()
-    connection.lent = True
+    assert connection.take_over()
     connection.receive(data)
 
 

@@ -30,10 +30,8 @@ class Outbox:
         self.lost = False
         """The peer closed its end: what we would say reaches nobody."""
 
-    def put(self, data: bytes, *, answers: bool = True) -> None:
+    def put(self, data: bytes, answers: bool = True) -> None:
         """Send what the peer takes now and keep the rest; only answers can be too much."""
-        if self.lost:
-            return
         sent = 0
         if not self._kept:
             try:
@@ -79,6 +77,7 @@ class Outbox:
     def lose(self) -> None:
         """Send nothing more: what is said reaches nobody."""
         self.lost = True
+        self._send = len  # all of it is gone at once
         self.over = False
         self._kept.clear()
         self.size = self._answers = 0
