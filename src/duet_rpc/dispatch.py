@@ -148,9 +148,6 @@ class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
     result: Any
 
 
-_SMALL_BATCH = 10_000
-"""Commas in an array beyond which it is not worth reading as a batch in one go."""
-
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
 
@@ -378,7 +375,7 @@ class Dispatcher:
 
         def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
             """Look at what the types have not, if there can be any of it."""
-            if closed.issuperset(kinds) and b"_meta" not in body:
+            if closed.issuperset(kinds) and (b"_" not in body or b"_meta" not in body):
                 return True
             return is_json_text(body, max_depth)
 
@@ -395,7 +392,7 @@ class Dispatcher:
                 else:
                     message = decode_with_care(body)
             except BaseException:  # also out of a type's own check; the long way says what it is
-                if max_batch and body[:1] == b"[" and body.count(b",") < _SMALL_BATCH:
+                if max_batch and body[:1] == b"[" and len(body) < LARGE:
                     return answer_batch(body, decode_batch, is_text, connection_id)
                 return None
             id = message.id
@@ -428,15 +425,19 @@ class Dispatcher:
             messages = decode(body)
         except BaseException:
             return None
-        ids = [message.id for message in messages if message.id is not UNSET]
+        ids = {message.id for message in messages}
+        wanted = len(messages)
+        if UNSET in ids:
+            ids.remove(UNSET)
+            wanted = sum(message.id is not UNSET for message in messages)
         if (
             not 0 < len(messages) <= self.policy.max_batch
-            or len(set(ids)) < len(ids)
+            or len(ids) < wanted
             or b"\\" in body
             or (0 in ids and b"-0" in body)
             or not is_text(body, map(type, messages))
             or (
-                len(ids) < len(messages)
+                wanted < len(messages)
                 and not all(m.id is not UNSET or m.notifiable for m in messages)
             )
         ):
