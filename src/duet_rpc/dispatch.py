@@ -374,9 +374,10 @@ class Dispatcher:
         failed, notify, answer_batch = self._failed, self._notified, self._answer_batch
 
         def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
-            """Look at what the types have not, if there can be any of it."""
-            if closed.issuperset(kinds) and (b"_" not in body or b"_meta" not in body):
-                return True
+            """Look at what the types have not: with closed ones, that is `_meta` alone."""
+            if closed.issuperset(kinds) and b"\\" not in body:
+                if b"_" not in body or b"_meta" not in body:
+                    return True
             return is_json_text(body, max_depth)
 
         def decode_with_care(body: bytes | bytearray) -> Any:

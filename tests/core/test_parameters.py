@@ -1,6 +1,7 @@
 """Parameters: read from hints, bound by name and by position, refused at registration."""
 
 import functools
+import math
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -405,3 +406,29 @@ def test_a_parameter_may_be_called_self_if_it_has_a_hint() -> None:
         return self
 
     assert call(handler, b"[3]") == 3
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    items: list[int]
+
+
+@pytest.mark.parametrize(
+    ("hint", "nesting"),
+    [
+        (int, 0),
+        (str | None, 0),
+        (list[int], 1),
+        (dict[str, list[int] | None], 2),
+        (tuple[int, ...] | str, 1),
+        (Any, math.inf),
+        (list[Any], math.inf),
+        (Raw, math.inf),
+        (Strict, math.inf),
+    ],
+)
+def test_a_closed_type_tells_how_deep_its_values_nest(hint: Any, nesting: float) -> None:
+    def handler(a: Any, b: int) -> None: ...
+
+    handler.__annotations__["a"] = hint
+    assert of(handler).nesting == nesting
+    assert of(handler, ignore_unknown=True).nesting == math.inf

@@ -464,6 +464,53 @@ def test_depth_is_the_policys_also_on_the_straight_line() -> None:
     assert answer(body("echo", '{"a":[[1]]}')) is None
 
 
+DEEP = "[" * 70 + "]" * 70
+
+
+@pytest.mark.parametrize("length", [0, 200], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        f'"_meta":{DEEP}',
+        f'"_\\u006deta":{DEEP}',
+        '"_meta":"\udcff"',
+        f'"more":{DEEP}',
+        '"text":"\udcff"',
+    ],
+    ids=["deep meta", "deep meta, spelled otherwise", "broken meta", "unknown", "broken text"],
+)
+def test_types_that_read_every_byte_do_not_hide_what_they_have_not_read(
+    more: str, length: int
+) -> None:
+    service = Service()
+
+    @service.query
+    def count(texts: list[str], text: str = "") -> int:
+        return len(texts)
+
+    answer = at_once(service, BATCHES)
+    good = body("count", '{"texts":["%s"]}' % ("\u00e9" * length))
+    assert json.loads(answer(good))["result"] == 1
+    assert json.loads(answer(batch(good)))[0]["result"] == 1
+    plain = body("count", '{"texts":["%s"],MORE}' % ("e" * length))
+    odd = plain.replace(b"MORE", more.encode("utf-8", "surrogateescape"))
+    assert answer(odd) is None
+    assert answer(batch(odd)) is None
+
+
+def test_a_type_that_nests_deeper_than_the_policy_is_looked_at() -> None:
+    service = Service()
+    service.query(name="sum")(nested)
+    answer = at_once(service, replace(BATCHES, max_depth=4))
+    flat, deep = body("sum", '{"a":[[]]}'), body("sum", '{"a":[[1]]}' + " " * 100)
+    assert answer(flat) is not None and answer(deep) is not None
+    assert answer(batch(flat)) is None  # five deep
+
+
+def nested(a: list[list[int]]) -> int:
+    return len(a)
+
+
 def test_a_method_must_be_named_although_there_is_only_one() -> None:
     service = Service()
     service.query(name="only")(lambda: 1)
