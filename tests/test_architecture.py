@@ -29,7 +29,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("threads", "loop"),  # the hosts: what waits and runs for a connection
     ("builtin", "daemon", "loop_daemon", "listener", "socket_daemon"),
     ("server", "client"),
-    ("blocking", "testing", "mcp"),
+    ("blocking", "blocking_line", "blocking_host", "blocking_reply", "testing", "mcp"),
     ("cli",),
     ("__init__", "__main__"),  # the faces: nothing imports them
 )

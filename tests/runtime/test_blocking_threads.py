@@ -86,7 +86,7 @@ def test_sixteen_threads_with_random_timeouts() -> None:
         stats = client.stats
         assert stats.pending == 0 and stats.timeouts == sum(timeouts)
         assert sum(answers) + sum(timeouts) == 16 * 60 == stats.calls
-        assert client._leader is None and not client._waiting
+        assert client._line.leader is None and not client._line.waiting
 
 
 def test_the_lead_is_passed_on_when_the_leader_times_out() -> None:

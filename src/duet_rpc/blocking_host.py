@@ -1,0 +1,184 @@
+"""The connection of a blocking client, and the handlers of the service that it serves.
+
+Whoever uses a host holds the line's lock, except while it waits. The thread that reads reads for
+all, so it runs no handlers: each has a thread of its own.
+"""
+
+import copy
+import select
+import threading
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from duet_rpc.blocking_reply import LONG, Reply
+from duet_rpc.caller import Expected, decoder
+from duet_rpc.calls import encode_params
+from duet_rpc.context import Reply as PeerReply
+from duet_rpc.dispatch import Dispatcher, Job
+from duet_rpc.errors import ConnectionLost, DeadlineExceeded
+from duet_rpc.framing import Framing
+from duet_rpc.threads import ThreadHost
+from duet_rpc.transports.links import Link
+
+if TYPE_CHECKING:
+    from duet_rpc.blocking_line import Line
+
+_LAST_READS = 256
+
+
+class BlockingHost(ThreadHost):
+    """One connection of a line that threads share."""
+
+    def __init__(
+        self,
+        line: "Line",
+        link: Link,
+        dispatcher: Dispatcher,
+        framing: Framing,
+        *,
+        id: str,
+        patience: float | None,
+    ) -> None:
+        super().__init__(
+            link.channel,
+            dispatcher,
+            framing,
+            id=id,
+            closes_on_lost_boundary=link.is_network,
+            answers_faults=False,
+        )
+        self.retired = False
+        self.lost_by: Exception | None = None
+        self.polling = False
+        """Somebody waits on our descriptors, or is about to."""
+        self._line = line
+        self._link = link
+        self._patience = patience
+        """Seconds that the server has to read a handler's notification."""
+
+    @property
+    def unsent(self) -> bool:
+        """Something of ours waits for the server to read."""
+        return self.outbox.size > 0 or self.connection.calls.holds
+
+    def wait(self, timeout: float | None) -> list[tuple[int, int]]:
+        """Wait, without the lock; `polling` was set with it."""
+        return super().wait(LONG if timeout is None else min(timeout, LONG))
+
+    def stir(self) -> None:
+        """Have whoever waits look again at what there is to wait for."""
+        if self.polling:
+            self.wake()
+
+    def read_last_words(self) -> None:
+        """The server takes nothing more, but it may have answered before."""
+        poll = select.poll()
+        poll.register(self.channel.read_fd, select.POLLIN)
+        for _ in range(_LAST_READS):
+            if self.input_ended or not self.connection.wants_data or not poll.poll(0):
+                break
+            self._readable()
+
+    def retire(self) -> None:
+        """No more waiting on these descriptors: they are about to be closed."""
+        self.retired = True
+        self.outbox.lose()
+        self.stir()
+
+    def end(self) -> None:
+        """Give everything back, once the last one who waits has noticed. Blocks."""
+        while self.polling:  # not for long: it has been woken
+            time.sleep(0.001)
+        with self._line.lock:  # a handler that ends now must find it retired, or not at all
+            self.release()
+        self._link.end()
+
+    def loss(self) -> Exception:
+        """Say what happened: to the framing, or to the link."""
+        if self.lost_by is None:
+            if self.connection.broken:
+                self.lost_by = ConnectionLost("the server sent something that is no frame")
+            else:
+                self.lost_by = self._link.loss()
+            self._line.counted.lost += len(self.connection.calls.open)
+        return self.lost_by
+
+    # The handlers of our own service.
+
+    def start(self, job: Job) -> None:
+        """Run a handler of our own service on a thread of its own: this one reads for all."""
+        self._line.workers.run(lambda: self._run(job))
+
+    def _run(self, job: Job) -> None:
+        dispatcher, seconds = self.connection.dispatcher, job.method.timeout
+        timer = None
+        if seconds is not None:
+            timer = threading.Timer(seconds, self._overrun, [job])
+            timer.daemon = True
+            timer.start()
+        if job.method.is_async:
+            import asyncio
+
+            member = asyncio.run(dispatcher.run_async(job))
+        else:
+            member = dispatcher.run(job)
+        if timer is not None:
+            timer.cancel()
+        with self._line.lock:
+            self.connection.finish(job, member)
+            self._go_on()
+
+    def _overrun(self, job: Job) -> None:
+        with self._line.lock:
+            if not self.retired:
+                self.connection.abandon(job, DeadlineExceeded())
+                self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.retired:
+            self.connection.go_on()
+            self.stir()
+
+    # The peer, for handlers: their threads are not the one that reads.
+
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification from a handler."""
+        reply = Reply(self._line, method, Expected(decoder(Any), self._patience))
+        if not self._line.notify(reply, encode_params(params), self):
+            raise copy.copy(self.loss())
+        reply.result()
+
+    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> PeerReply:
+        """Call the server from a handler."""
+        reply = Reply(self._line, method, Expected(decoder(returns), timeout))
+        if not self._line.request(reply, encode_params(params), self):
+            raise copy.copy(self.loss())
+        return _HandlersReply(self, reply)
+
+    def wait_outside(self, reply: Reply) -> Any:
+        """Wait for an answer; the handler gives up its place meanwhile."""
+        with self._line.lock:
+            self.connection.pause_slot()
+            self._go_on()
+        try:
+            return reply.result()
+        finally:
+            with self._line.lock:
+                self.connection.resume_slot()
+
+
+class _HandlersReply:
+    """A call from inside a handler."""
+
+    def __init__(self, host: BlockingHost, reply: Reply) -> None:
+        self._host = host
+        self._reply = reply
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.result()
+        yield
+
+    def result(self) -> Any:
+        """Wait for the answer."""
+        return self._host.wait_outside(self._reply)

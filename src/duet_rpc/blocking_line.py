@@ -1,0 +1,367 @@
+"""One connection at a time that threads share: who sends, who reads, who waits, and its end.
+
+The thread that waits for an answer reads for all; when its own answer has come it passes the
+reading on to another that waits. So a script pays for neither a loop nor a thread, and a call costs
+two system calls and a poll.
+
+Ctrl-C may come between any two steps. So the lock is only ever taken by `with` on the lock itself,
+which nothing can come in between, and never by a method of ours that takes it and returns.
+"""
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from duet_rpc.blocking_host import BlockingHost
+from duet_rpc.blocking_reply import LONG, Gate, Reply
+from duet_rpc.caller import Item, with_progress_token
+from duet_rpc.dispatch import Log
+from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError
+from duet_rpc.stats import ClientStats
+from duet_rpc.workers import Workers
+
+
+class Line:
+    """What the threads of one client have in common."""
+
+    def __init__(self, log: Log) -> None:
+        self.lock = threading.Lock()
+        self.host: BlockingHost | None = None
+        self.lost: Exception | None = None
+        """Why there is no connection any more; None until one was lost."""
+        self.closed = False
+        self.counted = ClientStats()
+        self.news: deque[tuple[Reply, Any]] = deque()
+        """Progress that somebody wants to be told, once the lock is free."""
+        self.leader: Reply | None = None
+        """Whose thread reads for all."""
+        self.waiting: dict[Reply, None] = {}
+        self.workers = Workers()
+        self._log = log
+        self._unsent: list[Reply] = []
+        self._always: Reply | None = None
+        self._endings: set[threading.Thread] = set()
+
+    def serve_always(self, always: Reply) -> None:
+        """Serve the server's requests although no call waits: as if one always did."""
+        self._always = always
+        threading.Thread(
+            target=self.wait, args=[always], name="duet-rpc reader", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """End the connection; open calls fail. Blocks until everything is given back."""
+        with self.lock:
+            self.closed = True
+            host = self.host
+            if host is not None:
+                host.lost_by = ConnectionLost("the client was closed")
+                self.counted.lost += len(host.connection.calls.open)
+                self._detach(host)
+            endings = list(self._endings)
+        self.workers.close()
+        if host is not None:
+            host.end()
+        for ending in endings:
+            ending.join()
+
+    def _end(self, host: BlockingHost) -> None:
+        """The connection is gone. The lock is held."""
+        if host is not self.host:
+            return
+        if host.outbox.lost:
+            host.read_last_words()
+        self._detach(host)
+        ending = threading.Thread(
+            target=self._see_to_end, args=[host], name="duet-rpc end", daemon=True
+        )
+        self._endings.add(ending)
+        ending.start()
+
+    def _see_to_end(self, host: BlockingHost) -> None:
+        host.end()
+        with self.lock:
+            self._endings.discard(threading.current_thread())
+
+    def _detach(self, host: BlockingHost) -> None:
+        """Let go of a connection; every open call ends. The lock is held."""
+        self.host = None
+        self.lost = error = host.loss()
+        self._count(self.counted, host)
+        host.connection.calls.lose(error)
+        host.connection.drop_queued()
+        unsent, self._unsent = self._unsent, []
+        for reply in unsent:
+            reply.settle(None, copy.copy(error))
+        if self._always is not None:
+            self._always.settle(b"null", None)
+        for waiting in self.waiting:
+            if waiting.gate is not None:
+                waiting.gate.open()
+        host.retire()
+
+    @property
+    def stats(self) -> ClientStats:
+        """What happened so far."""
+        with self.lock:
+            stats = msgspec.structs.replace(self.counted)
+            if self.host is not None:
+                self._count(stats, self.host)
+                stats.pending = len(self.host.connection.calls.open)
+            return stats
+
+    @staticmethod
+    def _count(stats: ClientStats, host: BlockingHost) -> None:
+        stats.unmatched_answers += host.connection.unmatched_answers
+        stats.faults += host.connection.stats.faults
+
+    def too_late(self) -> CallTimeout:
+        """Count a call that there was no connection for in time."""
+        with self.lock:
+            self.counted.timeouts += 1
+        return CallTimeout("no connection could be made in time")
+
+    # Sending, on the connection that is there, or on no other than `only`; False if it is not.
+
+    def request(self, reply: Reply, params: bytes | None, only: BlockingHost | None = None) -> bool:
+        """Send one call."""
+
+        def send(host: BlockingHost) -> None:
+            calls = host.connection.calls
+            asked = params
+            if reply.expected.on_progress is not None:
+                asked = with_progress_token(params, calls.last_id + 1)
+            reply.host = host
+            reply.id = calls.send(reply.method, asked, reply, in_turn=only is None)
+            self.counted.calls += 1
+
+        return self._send(send, only)
+
+    def request_all(
+        self,
+        items: Sequence[Item],
+        replies: Sequence[Reply | None],
+        refused: Callable[[RpcError], None],
+    ) -> bool:
+        """Send items in one array; each that wants an answer has its reply."""
+
+        def send(host: BlockingHost) -> None:
+            sent = [
+                (item.method, item.params, reply)
+                for item, reply in zip(items, replies, strict=True)
+            ]
+            ids = iter(host.connection.calls.send_batch(sent, refused))
+            for reply in replies:
+                if reply is not None:
+                    reply.host = host
+                    reply.id = next(ids)
+                    self.counted.calls += 1
+
+        return self._send(send, None)
+
+    def notify(self, reply: Reply, params: bytes | None, only: BlockingHost | None = None) -> bool:
+        """Send a notification; the reply is settled when it is on its way."""
+
+        def send(host: BlockingHost) -> None:
+            reply.host = host
+            self._unsent.append(reply)
+            host.connection.calls.notify(reply.method, params)
+
+        return self._send(send, only)
+
+    def _send(self, send: Callable[[BlockingHost], None], only: BlockingHost | None) -> bool:
+        with self.lock:
+            host = self.host
+            if host is None or (only is not None and host is not only):
+                return False
+            try:
+                send(host)
+                self._sent(host)
+            except Exception:
+                raise
+            except BaseException:
+                self._interrupted("the sending of a call was interrupted")
+                raise
+            return True
+
+    def _sent(self, host: BlockingHost) -> None:
+        """See to what was just put on its way. The lock is held."""
+        host.connection.flush()
+        if host.outbox.lost:
+            self._end(host)
+        elif host.unsent:
+            host.stir()  # whoever reads has to watch for room to write as well
+        elif self._unsent:
+            self._settle_sent()
+
+    def _settle_sent(self) -> None:
+        sent, self._unsent = self._unsent, []
+        for reply in sent:
+            reply.settle(b"null", None)
+
+    # Waiting.
+
+    def wait(self, reply: Reply) -> None:
+        """Wait until a reply is settled; read for all as long as nobody else does."""
+        try:
+            while not reply.done:
+                if self._take_lead(reply):
+                    self._read_for_all(reply)
+                    if self.news:
+                        self._leave(reply)
+                        self._tell_news()
+                else:
+                    self._follow(reply)
+        except BaseException:  # Ctrl-C: nobody waits for this answer any more
+            self.forget(reply)
+            raise
+        finally:
+            self._leave_surely(reply)
+        self._tell_news()
+
+    def _leave_surely(self, reply: Reply) -> None:
+        """Leave although Ctrl-C comes just then: nobody else would read any more."""
+        interruption: BaseException | None = None
+        while True:
+            try:
+                self._leave(reply)
+                break
+            except BaseException as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
+
+    def _take_lead(self, reply: Reply) -> bool:
+        with self.lock:
+            if self._is_over(reply):
+                return False
+            if self.leader is None:
+                self.leader = reply
+                return True
+            if reply.gate is None:
+                reply.gate = Gate()
+            reply.gate.shut()
+            self.waiting[reply] = None
+            return False
+
+    def _is_over(self, reply: Reply) -> bool:
+        """Whether there is nothing to wait for any more. The lock is held."""
+        if reply.host is not None and reply.host is not self.host:
+            # Nearly always it has been told. But Ctrl-C may have come just when it was to be.
+            reply.settle(None, copy.copy(reply.host.loss()))
+        return reply.done
+
+    def _follow(self, reply: Reply) -> None:
+        """Wait until the answer is there, we are to read, or the time is over."""
+        while not reply.done:
+            assert reply.gate is not None, "made where the lead was refused"
+            left = reply.left
+            if reply.gate.wait(LONG if left is None else min(max(left, 0.0), LONG)):
+                return
+            if left is not None and left <= 0:
+                with self.lock:
+                    self._time_out(reply)
+                return
+
+    def _leave(self, reply: Reply) -> None:
+        """Wait and lead no more. If nobody leads now, one of those who wait is to."""
+        with self.lock:
+            self.waiting.pop(reply, None)
+            if self.leader is reply:
+                self.leader = None
+            # Also if we did not lead: we may have been asked to when our time was over.
+            if self.leader is None and self.waiting:
+                successor = next(iter(self.waiting))
+                del self.waiting[successor]
+                assert successor.gate is not None, "whoever waits has a gate"
+                successor.gate.open()
+
+    def _read_for_all(self, reply: Reply) -> None:
+        """Read until our own answer is there, its time is over, or there is news to tell."""
+        host: BlockingHost | None = None
+        ready: list[tuple[int, int]] = []
+        while True:
+            try:
+                with self.lock:
+                    try:
+                        if host is not None and host is self.host:
+                            self._deal(host, ready)
+                        if self._is_over(reply) or self.news:
+                            return
+                        host = self.host
+                        assert host is not None, "a lost connection settles all its calls"
+                        left = reply.left
+                        if left is not None and left <= 0:
+                            self._time_out(reply)
+                            return
+                        timeout = host.prepare(left)
+                        host.polling = True
+                    except BaseException:
+                        self._interrupted("the reading of an answer was interrupted")
+                        raise
+                ready = host.wait(timeout)
+            finally:
+                if host is not None:
+                    host.polling = False
+
+    def _deal(self, host: BlockingHost, ready: list[tuple[int, int]]) -> None:
+        host.deal(ready)
+        if host.input_ended or host.outbox.lost or host.connection.broken:
+            self._end(host)
+        elif self._unsent and not host.unsent:
+            self._settle_sent()
+
+    def _time_out(self, reply: Reply) -> None:
+        """End a call whose time is over. The lock is held."""
+        if reply.done:
+            return
+        self.counted.timeouts += 1
+        seconds = reply.expected.timeout
+        reply.settle(None, CallTimeout(f"{reply.method}: no answer within {seconds:g} s"))
+        self._drop(reply)
+
+    def forget(self, reply: Reply) -> bool:
+        """Wait no more for an answer, and tell the server; False if it is there."""
+        with self.lock:
+            if reply.done:
+                return False
+            self.counted.cancelled += 1
+            reply.settle(None, ConnectionLost("nobody waits for this call any more"))
+            try:
+                self._drop(reply)
+            except BaseException:
+                self._interrupted("the cancelling of a call was interrupted")
+                raise
+            return True
+
+    def _interrupted(self, text: str) -> None:
+        """Give the connection up after a Ctrl-C between two bytes. The lock is held.
+
+        Nobody knows what was read or sent, or which of our own notes about it were made.
+        """
+        if self.host is not None:
+            self.host.lost_by = ConnectionLost(text)
+            self._end(self.host)
+
+    def _drop(self, reply: Reply) -> None:
+        if reply in self._unsent:
+            self._unsent.remove(reply)
+        if self.host is not None:
+            self.host.connection.calls.forget(reply.id, tell_peer=True)
+            self._sent(self.host)
+
+    def _tell_news(self) -> None:
+        while self.news:
+            try:
+                reply, value = self.news.popleft()
+            except IndexError:
+                return  # another thread was faster
+            assert reply.expected.on_progress is not None, "only then is there news"
+            try:
+                reply.expected.on_progress(value)
+            except Exception as error:
+                self._log.failure("on_progress failed", error, method=reply.method)
