@@ -178,6 +178,11 @@ class Connection:
         return not (self._active or self._paused or self._waiting or self._arrived or self._out)
 
     @property
+    def rests(self) -> bool:
+        """Nothing runs, nothing waits, nothing is in the way of what comes next."""
+        return not (self._arrived or self._active or self._waiting or self.congested or self.broken)
+
+    @property
     def full(self) -> bool:
         """No room in the queue: the host stops reading for a moment, then says `refuse`."""
         queue = self._queue

@@ -319,7 +319,7 @@ def _serve_on_threads(host: ThreadHost, life: Life, on_start: Callable[[DaemonHo
     listen_to_signals(host.wake_fd)
     stand_in = StandIn(host, until=lambda: life.ending, deadline=check)
     on_start(host)
-    while not life.ending:
+    while life.reason is None:
         host.turn()
         if host.input_ended:
             life.end("end of input")

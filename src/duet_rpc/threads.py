@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -73,6 +74,8 @@ class ThreadHost:
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes, self._congest)
         self.write: Callable[[bytes], None] = self.outbox.put
         """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
+        self.write_own: Callable[[bytes], None] = partial(self.outbox.put, answers=False)
+        """The same for a call of ours, of which nothing is too much."""
         self._mail: deque[Callable[[], object]] = deque()
         self._owner = threading.get_ident()
         self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -94,10 +97,6 @@ class ThreadHost:
 
     def _congest(self) -> None:
         self.connection.congested = True
-
-    def write_own(self, data: bytes) -> None:
-        """Send a call of ours, as far as the peer takes it now."""
-        self.outbox.put(data, False)
 
     def start(self, job: Job) -> None:
         """Run the handler here and now."""
@@ -189,22 +188,32 @@ class ThreadHost:
 
     def prepare(self, timeout: float | None) -> float | None:
         """Say what to wait for; return how long at most, our own clocks included."""
-        self._register()
+        connection = self.connection
+        rests = connection.rests
+        reading = self.reads and not self.input_ended and (rests or connection.wants_data)
+        writing = self.outbox.size > 0
+        if reading != self._reading or writing != self._writing:
+            self._register(reading, writing)
+        if rests and self._frame_deadline is None:
+            self._stalled_since = None
+            return timeout
         return self._next_timeout(timeout)
 
     def wait(self, timeout: float | None) -> list[tuple[int, int]]:
         """Wait; this part alone needs no baton."""
-        return self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
+        if timeout is None:
+            return self._poll.poll()
+        return self._poll.poll(timeout * 1000 if timeout > 0 else 0)
 
     def deal(self, ready: list[tuple[int, int]]) -> None:
         """Read and write what has become possible."""
         for fd, events in ready:
-            if fd == self._wake_read:
-                self._woken()
-            elif fd == self.channel.read_fd and events & ~select.POLLOUT:
+            if fd == self.channel.read_fd and events != select.POLLOUT:
                 self._readable()
                 if events & select.POLLOUT:
                     self.flush()
+            elif fd == self._wake_read:
+                self._woken()
             else:
                 self.flush()
         if self._frame_deadline is not None or self._stalled_since is not None:
@@ -220,7 +229,7 @@ class ThreadHost:
 
     def _readable(self) -> None:
         self.turns += 1
-        if self._stand_in is not None:
+        if self._stand_in is not None and self._stand_in._resting:
             self._stand_in.call()
         try:
             data = self.channel.receive()
@@ -231,12 +240,16 @@ class ThreadHost:
         else:
             self._end_input()
         framing = self.connection.framing
-        if framing.partial:
-            if self._frame != framing.started:
-                self._frame = framing.started
-                self._frame_deadline = time.monotonic() + self._policy.read_timeout
-        else:
+        if self._frame != framing.started or self._frame_deadline is not None:
+            self._watch_frame(framing)
+
+    def _watch_frame(self, framing: Framing) -> None:
+        """Give each frame that has begun its time; the same one gets it only once."""
+        if not framing.partial:
             self._frame_deadline = None
+        elif self._frame != framing.started:
+            self._frame_deadline = time.monotonic() + self._policy.read_timeout
+        self._frame = framing.started
 
     def _end_input(self) -> None:
         self.input_ended = True
@@ -244,11 +257,7 @@ class ThreadHost:
         self.connection.end_of_input()
         self.connection.calls.lose(self.loss())
 
-    def _register(self) -> None:
-        reading = self.reads and not self.input_ended and self.connection.wants_data
-        writing = self.outbox.size > 0
-        if reading == self._reading and writing == self._writing:
-            return
+    def _register(self, reading: bool, writing: bool) -> None:
         read_fd, write_fd = self.channel.read_fd, self.channel.write_fd
         poll = self._poll
         for fd in (read_fd, write_fd):
@@ -325,10 +334,9 @@ class StandIn:
         threading.Thread(target=self._watch, name="duet-rpc stand-in", daemon=True).start()
 
     def call(self) -> None:
-        """There is traffic: keep an eye on the reader. Cheap when we are at it already."""
-        if self._resting:
-            self._resting = False
-            self._called.set()
+        """There is traffic: keep an eye on the reader."""
+        self._resting = False
+        self._called.set()
 
     def step_down(self) -> None:
         """Give the connection back to the reading thread, which calls this."""
