@@ -8,6 +8,7 @@ import copy
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from math import inf
 from typing import Any, Literal, TypeVar, overload
 
 from duet_rpc.blocking_host import BlockingHost
@@ -177,8 +178,14 @@ class Client:
         `on_progress` is told the news that the server sends, each of which starts the timeout
         again, up to `total_timeout`. Whichever thread reads at the moment tells it.
         """
-        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
-        return self.request(method, encode_params(params), expected).result()
+        if timeout == USUAL and returns is Any and on_progress is None and total_timeout is None:
+            expected = self._caller.usual
+        else:
+            expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        reply, encoded = Reply(self._line, method, expected), encode_params(params)
+        while not self._line.ask(reply, encoded):
+            self._reopen(reply)
+        return reply.outcome()
 
     def query(
         self,
@@ -296,10 +303,10 @@ class Client:
             raise UsageError("this client is not connected; use `with`")
         if line.closed or not self._reconnect:
             raise copy.copy(line.lost)
-        left = reply.left
-        if left is not None and left <= 0:
+        left = reply.deadline - time.monotonic()
+        if left <= 0:
             raise line.too_late()
-        self._open(left)
+        self._open(None if left == inf else left)
 
 
 class Batch(BatchItems):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.blocking_reply import LONG, Reply
+from duet_rpc.blocking_reply import Reply
 from duet_rpc.caller import Expected, decoder
 from duet_rpc.calls import encode_params
 from duet_rpc.context import Reply as PeerReply
@@ -50,8 +50,6 @@ class BlockingHost(ThreadHost):
         )
         self.retired = False
         self.lost_by: Exception | None = None
-        self.polling = False
-        """Somebody waits on our descriptors, or is about to."""
         self._line = line
         self._link = link
         self._patience = patience
@@ -62,13 +60,9 @@ class BlockingHost(ThreadHost):
         """Something of ours waits for the server to read."""
         return self.outbox.size > 0 or self.connection.calls.holds
 
-    def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Wait, without the lock; `polling` was set with it."""
-        return super().wait(LONG if timeout is None else min(timeout, LONG))
-
     def stir(self) -> None:
         """Have whoever waits look again at what there is to wait for."""
-        if self.polling:
+        if self._line.polled is self:
             self.wake()
 
     def read_last_words(self) -> None:
@@ -88,7 +82,7 @@ class BlockingHost(ThreadHost):
 
     def end(self) -> None:
         """Give everything back, once the last one who waits has noticed. Blocks."""
-        while self.polling:  # not for long: it has been woken
+        while self._line.polled is self:  # not for long: it has been woken
             time.sleep(0.001)
         with self._line.lock:  # a handler that ends now must find it retired, or not at all
             self.release()

@@ -12,6 +12,7 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from duet_rpc.dispatch import Log
 from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError
 from duet_rpc.stats import ClientStats
 from duet_rpc.workers import Workers
+
+NOTHING: list[tuple[int, int]] = []
 
 
 class Line:
@@ -38,10 +41,15 @@ class Line:
         self.news: deque[tuple[Reply, Any]] = deque()
         """Progress that somebody wants to be told, once the lock is free."""
         self.leader: Reply | None = None
-        """Whose thread reads for all."""
+        """Whose thread reads for all, or is being woken to."""
+        self.polled: BlockingHost | None = None
+        """What the leader waits on, or is about to; its descriptors must stay open."""
         self.waiting: dict[Reply, None] = {}
+        """Those whose thread is at its gate, oldest first."""
         self.workers = Workers()
         self._log = log
+        self._patience: float | None = None
+        """Seconds that the leader may wait this time."""
         self._unsent: list[Reply] = []
         self._always: Reply | None = None
         self._endings: set[threading.Thread] = set()
@@ -99,9 +107,9 @@ class Line:
             reply.settle(None, copy.copy(error))
         if self._always is not None:
             self._always.settle(b"null", None)
-        for waiting in self.waiting:
-            if waiting.gate is not None:
-                waiting.gate.open()
+        for waiting in self.waiting:  # nearly always nobody: Ctrl-C may have come when it was told
+            assert waiting.gate is not None, "whoever waits has a gate"
+            waiting.gate.open()
         host.retire()
 
     @property
@@ -127,19 +135,41 @@ class Line:
 
     # Sending, on the connection that is there, or on no other than `only`; False if it is not.
 
+    def ask(self, reply: Reply, params: bytes | None) -> bool:
+        """Send one call and wait until it is settled."""
+        try:
+            with self.lock:
+                host = self.host
+                if host is None:
+                    return False
+                try:
+                    self._request(host, reply, params, in_turn=True)
+                    reads_on = self._go_on(reply)
+                except Exception:
+                    raise
+                except BaseException:
+                    self._interrupted("the sending of a call was interrupted")
+                    raise
+            self._wait(reply, reads_on)
+        except BaseException:
+            self._give_up(reply)
+            raise
+        return True
+
     def request(self, reply: Reply, params: bytes | None, only: BlockingHost | None = None) -> bool:
         """Send one call."""
+        return self._send(lambda host: self._request(host, reply, params, only is None), only)
 
-        def send(host: BlockingHost) -> None:
-            calls = host.connection.calls
-            asked = params
-            if reply.expected.on_progress is not None:
-                asked = with_progress_token(params, calls.last_id + 1)
-            reply.host = host
-            reply.id = calls.send(reply.method, asked, reply, in_turn=only is None)
-            self.counted.calls += 1
-
-        return self._send(send, only)
+    def _request(
+        self, host: BlockingHost, reply: Reply, params: bytes | None, in_turn: bool
+    ) -> None:
+        calls = host.connection.calls
+        if reply.expected.on_progress is not None:
+            params = with_progress_token(params, calls.last_id + 1)
+        reply.id = calls.send(reply.method, params, reply, in_turn=in_turn)
+        reply.host = host
+        self.counted.calls += 1
+        self._sent(host)
 
     def request_all(
         self,
@@ -160,6 +190,7 @@ class Line:
                     reply.host = host
                     reply.id = next(ids)
                     self.counted.calls += 1
+            self._sent(host)
 
         return self._send(send, None)
 
@@ -170,6 +201,7 @@ class Line:
             reply.host = host
             self._unsent.append(reply)
             host.connection.calls.notify(reply.method, params)
+            self._sent(host)
 
         return self._send(send, only)
 
@@ -180,7 +212,6 @@ class Line:
                 return False
             try:
                 send(host)
-                self._sent(host)
             except Exception:
                 raise
             except BaseException:
@@ -193,9 +224,9 @@ class Line:
         host.connection.flush()
         if host.outbox.lost:
             self._end(host)
-        elif host.unsent:
+        elif self.polled is not None and host.unsent:
             host.stir()  # whoever reads has to watch for room to write as well
-        elif self._unsent:
+        elif self._unsent and not host.unsent:
             self._settle_sent()
 
     def _settle_sent(self) -> None:
@@ -203,110 +234,112 @@ class Line:
         for reply in sent:
             reply.settle(b"null", None)
 
-    # Waiting.
+    # Waiting. A thread leads, that is it reads for all, or it waits at its gate until its answer is
+    # there or the lead is passed to it.
 
     def wait(self, reply: Reply) -> None:
         """Wait until a reply is settled; read for all as long as nobody else does."""
         try:
-            while not reply.done:
-                if self._take_lead(reply):
-                    self._read_for_all(reply)
-                    if self.news:
-                        self._leave(reply)
-                        self._tell_news()
-                else:
-                    self._follow(reply)
-        except BaseException:  # Ctrl-C: nobody waits for this answer any more
-            self.forget(reply)
+            with self.lock:
+                reads_on = self._go_on(reply)
+            self._wait(reply, reads_on)
+        except BaseException:
+            self._give_up(reply)
             raise
-        finally:
-            self._leave_surely(reply)
-        self._tell_news()
 
-    def _leave_surely(self, reply: Reply) -> None:
-        """Leave although Ctrl-C comes just then: nobody else would read any more."""
+    def _wait(self, reply: Reply, reads_on: BlockingHost | None) -> None:
+        """Lead on this host, or follow if it is None, until the reply is settled."""
+        while True:
+            if reads_on is not None:
+                ready = reads_on.wait(self._patience)
+                with self.lock:
+                    reads_on = self._go_on(reply, ready)
+                continue
+            if self.news:
+                self._tell_news()
+            if reply in self.waiting:
+                self._follow(reply)
+            # The lead comes to nobody who is settled; so this needs no lock.
+            if reply.done and self.leader is not reply:
+                return
+            with self.lock:
+                reads_on = self._go_on(reply)
+
+    def _go_on(self, reply: Reply, ready: list[tuple[int, int]] = NOTHING) -> BlockingHost | None:
+        """Deal with what the leader has waited for; return what to read on for all from here.
+
+        That is None if somebody else reads, or if there is nothing more to wait for, or news to
+        tell. The lock is held.
+        """
+        try:
+            host = self.host
+            if self.leader is reply:
+                if self.polled is host is not None:
+                    self._deal(host, ready)
+                    host = self.host
+                self.polled = None
+            if reply.host is not host and reply.host is not None:
+                # Nearly always it has been told. But Ctrl-C may have come just when it was to be.
+                reply.settle(None, copy.copy(reply.host.loss()))
+            if reply.done or self.news:
+                self._leave(reply)
+                return None
+            left = reply.deadline - monotonic()
+            if left <= 0:
+                self._time_out(reply)
+                self._leave(reply)
+                return None
+            if self.leader is None:
+                self.leader = reply
+            elif self.leader is not reply:
+                if reply.gate is None:
+                    reply.gate = Gate()
+                reply.gate.shut()
+                self.waiting[reply] = None
+                return None
+            assert host is not None, "a lost connection settles all its calls"
+            self._patience = host.prepare(left if left < LONG else LONG)
+            self.polled = host
+            return host
+        except BaseException:
+            self._interrupted("the reading of an answer was interrupted")
+            raise
+
+    def _follow(self, reply: Reply) -> None:
+        """Wait until the answer is there, we are to read, or the time is over."""
+        assert reply.gate is not None, "made where the lead was refused"
+        left = reply.deadline - monotonic()
+        while left > 0 and not reply.gate.wait(min(left, LONG)):
+            left = reply.deadline - monotonic()
+
+    def _leave(self, reply: Reply) -> None:
+        """Wait and lead no more. If nobody leads now, one of those who wait does. Lock is held."""
+        self.waiting.pop(reply, None)
+        if self.leader is not reply:
+            return
+        self.leader = self.polled = None
+        for successor in self.waiting:
+            if not successor.done:
+                self.leader = successor
+                del self.waiting[successor]
+                assert successor.gate is not None, "whoever waits has a gate"
+                successor.gate.open()
+                return
+
+    def _give_up(self, reply: Reply) -> None:
+        """Wait no more after Ctrl-C, and also if it comes again: nobody else would read."""
         interruption: BaseException | None = None
         while True:
             try:
-                self._leave(reply)
+                if reply.host is not None:
+                    self.forget(reply)
+                with self.lock:
+                    self._leave(reply)
                 break
             except BaseException as error:
                 interruption = error
         if interruption is not None:
             raise interruption
-
-    def _take_lead(self, reply: Reply) -> bool:
-        with self.lock:
-            if self._is_over(reply):
-                return False
-            if self.leader is None:
-                self.leader = reply
-                return True
-            if reply.gate is None:
-                reply.gate = Gate()
-            reply.gate.shut()
-            self.waiting[reply] = None
-            return False
-
-    def _is_over(self, reply: Reply) -> bool:
-        """Whether there is nothing to wait for any more. The lock is held."""
-        if reply.host is not None and reply.host is not self.host:
-            # Nearly always it has been told. But Ctrl-C may have come just when it was to be.
-            reply.settle(None, copy.copy(reply.host.loss()))
-        return reply.done
-
-    def _follow(self, reply: Reply) -> None:
-        """Wait until the answer is there, we are to read, or the time is over."""
-        while not reply.done:
-            assert reply.gate is not None, "made where the lead was refused"
-            left = reply.left
-            if reply.gate.wait(LONG if left is None else min(max(left, 0.0), LONG)):
-                return
-            if left is not None and left <= 0:
-                with self.lock:
-                    self._time_out(reply)
-                return
-
-    def _leave(self, reply: Reply) -> None:
-        """Wait and lead no more. If nobody leads now, one of those who wait is to."""
-        with self.lock:
-            self.waiting.pop(reply, None)
-            if self.leader is reply:
-                self.leader = None
-            # Also if we did not lead: we may have been asked to when our time was over.
-            if self.leader is None and self.waiting:
-                successor = next(iter(self.waiting))
-                del self.waiting[successor]
-                assert successor.gate is not None, "whoever waits has a gate"
-                successor.gate.open()
-
-    def _read_for_all(self, reply: Reply) -> None:
-        """Read until our own answer is there, its time is over, or there is news to tell."""
-        host: BlockingHost | None = None
-        ready: list[tuple[int, int]] = []
-        while True:
-            try:
-                with self.lock:
-                    try:
-                        if host is not None and host is self.host:
-                            self._deal(host, ready)
-                        if self._is_over(reply) or self.news:
-                            return
-                        host = self.host
-                        assert host is not None, "a lost connection settles all its calls"
-                        left = reply.left
-                        if left is not None and left <= 0:
-                            self._time_out(reply)
-                            return
-                        timeout = host.prepare(left)
-                        host.polling = True
-                    except BaseException:
-                        self._interrupted("the reading of an answer was interrupted")
-                        raise
-                ready = host.wait(timeout)
-            finally:
-                if host is not None:
-                    host.polling = False
 
     def _deal(self, host: BlockingHost, ready: list[tuple[int, int]]) -> None:
         host.deal(ready)

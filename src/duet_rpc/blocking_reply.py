@@ -1,9 +1,12 @@
 """A call of a blocking client on its way: whose it is, when its time is over, what came of it."""
 
 import threading
-import time
 from collections.abc import Generator
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from duet_rpc.caller import Expected
 
@@ -38,63 +41,49 @@ class Gate:
         return self._lock.acquire(timeout=seconds)
 
 
-class Reply:
+class Reply(Struct, eq=False):
     """A call on its way. Whoever waits for it blocks, also by `await`."""
 
-    __slots__ = (
-        "_error",
-        "_line",
-        "_raw",
-        "deadline",
-        "done",
-        "ends",
-        "expected",
-        "gate",
-        "host",
-        "id",
-        "method",
-    )
+    _line: "Line"
+    method: str
+    expected: Expected
+    deadline: float = inf
+    """When its time is over."""
+    ends: float = inf
+    """When also news of progress extend its time no more."""
+    host: "BlockingHost | None" = None
+    """What it was sent on."""
+    id: int = 0
+    gate: Gate | None = None
+    """Where its thread waits while another reads."""
+    done: bool = False
+    _raw: Any = None
+    _error: Exception | None = None
 
-    def __init__(self, line: "Line", method: str, expected: Expected) -> None:
-        self._line = line
-        self.done = False
-        self._raw: Any = None
-        self._error: Exception | None = None
-        self.gate: Gate | None = None
-        self.method = method
-        self.expected = expected
-        self.host: BlockingHost | None = None
-        """What it was sent on."""
-        self.id = 0
-        self.deadline: float | None = None
-        self.ends: float | None = None
-        if expected.timeout is not None:
-            now = time.monotonic()
-            self.deadline = now + expected.timeout
-            if expected.total_timeout is not None:
-                self.ends = now + expected.total_timeout
+    def __post_init__(self) -> None:
+        seconds = self.expected.timeout
+        if seconds is not None:
+            now = monotonic()
+            self.deadline = now + seconds
+            if self.expected.total_timeout is not None:
+                self.ends = now + self.expected.total_timeout
 
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer; the lock is held."""
         if not self.done:
             self._raw, self._error, self.done = result, error, True
             if self.gate is not None:
+                # In this order: Ctrl-C may come after each step, and then all who wait are woken.
                 self.gate.open()
+                self._line.waiting.pop(self, None)
 
     def progress(self, value: Any) -> None:
         """Take news of the call; the lock is held, so whoever wants them is told later."""
         if self.expected.on_progress is None:
             return  # it asked for none; a number of the server's own is like its id
-        if self.deadline is not None and self.expected.timeout is not None:
-            self.deadline = time.monotonic() + self.expected.timeout
-            if self.ends is not None:
-                self.deadline = min(self.deadline, self.ends)
+        if self.expected.timeout is not None:
+            self.deadline = min(monotonic() + self.expected.timeout, self.ends)
         self._line.news.append((self, value))
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until its time is over; None if it has no end."""
-        return None if self.deadline is None else self.deadline - time.monotonic()
 
     def cancel(self) -> bool:
         """Stop waiting, and tell the server; False if the answer is there."""
@@ -107,6 +96,10 @@ class Reply:
     def result(self) -> Any:
         """Wait for the answer."""
         self._line.wait(self)
+        return self.outcome()
+
+    def outcome(self) -> Any:
+        """Return the result, or raise the error; only once it is settled."""
         if self._error is not None:
             raise self._error
         return self.expected.decode(self._raw)
