@@ -4,8 +4,9 @@ A flight is a task of its own: the caller's cancellation or deadline ends the ca
 a command that has begun. Only a transactional command is cancelled with its caller, for it leaves
 nothing behind. Before the handler has begun, an abandoned flight gives its claim back.
 
-Two pools of threads, because those that begin transactions may wait for one that needs a thread to
-end.
+Groups are led by a thread of their own, for a pool's future would cost more than the way there.
+The rest has two pools of threads, because those that begin transactions may wait for one that
+needs a thread to end.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -44,8 +46,8 @@ class LoopTicket:
         self.outbox.put(self)
 
     def promote(self, group: Group) -> None:
-        """Lead from a thread of the pool."""
-        self.outbox.hire(group, self)
+        """Lead from the leader's thread."""
+        self.outbox.leader.lead(self)
 
     def settle(self) -> None:
         """Let the coroutine go on; called on the loop."""
@@ -53,11 +55,42 @@ class LoopTicket:
             self.future.set_result(None)
 
 
+class Leader:
+    """The thread that leads a group for coroutines. It starts with the first of them."""
+
+    def __init__(self, group: Group):
+        self._group = group
+        self._lock = threading.Lock()
+        self._hired: SimpleQueue[LoopTicket | None] = SimpleQueue()
+        self._has_thread = False
+
+    def lead(self, ticket: LoopTicket) -> None:
+        """Have the group led with a ticket; returns at once."""
+        with self._lock:
+            # Also when the ledger has been closed under commands that still run: outcomes count.
+            if not self._has_thread:
+                threading.Thread(target=self._run, name="duet-commit", daemon=True).start()
+                self._has_thread = True
+            self._hired.put(ticket)
+
+    def close(self) -> None:
+        """Let the thread go when it has nothing left to do. Idempotent."""
+        with self._lock:
+            if self._has_thread:
+                self._hired.put(None)
+                self._has_thread = False
+
+    def _run(self) -> None:
+        while (ticket := self._hired.get()) is not None:
+            self._group.lead(ticket)
+            ticket.wake()
+
+
 class Outbox:
     """The settled tickets of one event loop: a group wakes the loop once, not once for each."""
 
-    def __init__(self, pool: ThreadPoolExecutor):
-        self._pool = pool
+    def __init__(self, leader: Leader):
+        self.leader = leader
         self._lock = threading.Lock()
         self._tickets: list[LoopTicket] = []
 
@@ -71,18 +104,6 @@ class Outbox:
         with contextlib.suppress(RuntimeError):
             ticket.future.get_loop().call_soon_threadsafe(self._settle)
 
-    def hire(self, group: Group, ticket: LoopTicket) -> None:
-        """Lead the group from a thread of the pool."""
-        try:
-            self._pool.submit(self._lead, group, ticket)
-        except RuntimeError:
-            # The ledger has been closed under commands that still run; their outcomes count.
-            threading.Thread(target=self._lead, args=(group, ticket), daemon=True).start()
-
-    def _lead(self, group: Group, ticket: LoopTicket) -> None:
-        group.lead(ticket)
-        self.put(ticket)
-
     def _settle(self) -> None:
         with self._lock:
             tickets, self._tickets = self._tickets, []
@@ -95,6 +116,7 @@ class LoopSteps:
 
     def __init__(self, group: Group):
         self._group = group
+        self._leader = Leader(group)
         self._beginners = ThreadPoolExecutor(16, thread_name_prefix="duet-begin")
         self._finishers = ThreadPoolExecutor(4, thread_name_prefix="duet-finish")
         self._outboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Outbox] = WeakKeyDictionary()
@@ -105,10 +127,10 @@ class LoopSteps:
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop)
         if outbox is None:
-            outbox = self._outboxes[loop] = Outbox(self._finishers)
+            outbox = self._outboxes[loop] = Outbox(self._leader)
         ticket = LoopTicket(operation, outbox, loop.create_future())
         if self._group.enter(ticket):
-            outbox.hire(self._group, ticket)
+            self._leader.lead(ticket)
         await ticket.future
         return outcome_of(ticket)
 
@@ -184,6 +206,7 @@ class LoopSteps:
 
     def close(self) -> None:
         """Let the threads go. Idempotent."""
+        self._leader.close()
         self._beginners.shutdown(wait=False)
         self._finishers.shutdown(wait=False)
 

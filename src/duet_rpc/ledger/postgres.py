@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
-import psycopg
 from psycopg import errors
 
 from ..errors import StoreUnavailable, UsageError
@@ -33,6 +32,7 @@ from .machine import (
     decide_forget,
     decide_resolve,
 )
+from .postgres_line import Line
 from .postgres_pool import AsyncGuest, Guest, Pool, ThreadGate, dispose, is_fault
 from .postgres_rows import (
     DROP,
@@ -57,7 +57,6 @@ _ADVISORY_LOCK = 0x64756574
 _OWN_CONNECTIONS = 4
 
 T = TypeVar("T")
-Line = psycopg.Connection[Any]
 
 
 class LoopGate:
@@ -105,7 +104,7 @@ class PostgresStore:
         self._is_ready = False
         settings = f"; SET lock_timeout = {int(patience * 1000)}"
         self._own = Pool(
-            self._connector(psycopg.Connection), ThreadGate(_OWN_CONNECTIONS), settings
+            self._connector(Line, client_encoding="utf8"), ThreadGate(_OWN_CONNECTIONS), settings
         )
         self._lent = Pool(self._connector(Guest), ThreadGate(max_transactions))
         self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
@@ -194,8 +193,8 @@ class PostgresStore:
         for pool in (self._own, self._lent, *self._on_loops.values()):
             pool.close()
 
-    def _connector(self, kind: Any) -> Callable[[], Any]:
-        return lambda: kind.connect(self._url, autocommit=True, connect_timeout=5)
+    def _connector(self, kind: Any, **more: Any) -> Callable[[], Any]:
+        return lambda: kind.connect(self._url, autocommit=True, connect_timeout=5, **more)
 
     def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         try:
@@ -249,21 +248,13 @@ class PostgresStore:
 
 
 def _apply(line: Line, operations: Sequence[Operation]) -> list[Answer | Exception]:
-    statements = [statement(operation) for operation in operations]
-    if len(statements) == 1:
-        rows = [line.execute(*statements[0]).fetchone()]
-    else:
-        with line.pipeline():
-            line.execute("BEGIN")
-            cursors = [line.execute(*each) for each in statements]
-            line.execute("COMMIT")
-        rows = [cursor.fetchone() for cursor in cursors]
+    tokens = line.exchange([statement(operation) for operation in operations])
     answers: list[Answer | Exception] = []
-    for operation, row in zip(operations, rows, strict=True):
-        if row is None:
+    for operation, token in zip(operations, tokens, strict=True):
+        if token is None:
             answers.append(_settle(line, operation))
         else:
-            answers.append(Claimed(row[0], 1) if isinstance(operation, Claim) else Kept())
+            answers.append(Claimed(int(token), 1) if isinstance(operation, Claim) else Kept())
     return answers
 
 

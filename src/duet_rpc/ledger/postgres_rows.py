@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .machine import Claim, Finish, Operation, Record, Release, Renew
+from .postgres_line import Statement
 from .rows import COLUMNS, from_row, schema, to_row
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
@@ -54,17 +55,26 @@ MIGRATIONS = (
 """The statements that lead to each version of the schema; a released one is never edited."""
 
 
-def statement(operation: Operation) -> tuple[str, Sequence[Any]]:
-    """Write an operation as a statement that returns a row if it took effect."""
+def _numbered(query: str) -> bytes:
+    """Write a statement as the server wants it prepared: `$1` for the first value."""
+    first, *rest = query.split("%s")
+    return "".join([first, *(f"${n}{part}" for n, part in enumerate(rest, 1))]).encode()
+
+
+_CLAIM, _RENEW, _FINISH, _RELEASE = map(_numbered, (INSERT, RENEW, FINISH, RELEASE))
+
+
+def statement(operation: Operation) -> Statement:
+    """Write an operation as a statement that returns its token if it took effect."""
     match operation:
         case Claim():
-            return INSERT, insert_values(operation)
+            return _CLAIM, insert_values(operation)
         case Renew(identity, token, owner, lease, unknown_ttl):
-            return RENEW, (lease, lease + unknown_ttl, *identity, token, owner)
+            return _RENEW, (lease, lease + unknown_ttl, *identity, token, owner)
         case Finish(identity, token, owner, outcome, ttl):
-            return FINISH, (outcome, ttl, *identity, token, owner)
+            return _FINISH, (outcome, ttl, *identity, token, owner)
         case Release(identity, owner):
-            return RELEASE, (*identity, owner)
+            return _RELEASE, (*identity, owner)
 
 
 def insert_values(claim: Claim) -> Sequence[Any]:
