@@ -10,6 +10,7 @@ failover to a replica may lose what was answered last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -35,7 +36,18 @@ from .machine import (
     decide_resolve,
 )
 from .memory import count
-from .redis_scripts import LOAD, PREFIX, SCRIPTS, SWAP, key_of, loaded, script, swap_values
+from .redis_scripts import (
+    LOAD,
+    PREFIX,
+    SCRIPTS,
+    SWAP,
+    Call,
+    key_of,
+    loaded,
+    packed,
+    script,
+    swap_values,
+)
 from .store import Capabilities, Counts, NotBegun, Transaction
 
 T = TypeVar("T")
@@ -52,6 +64,7 @@ class RedisStore:
         self._client = redis.Redis.from_url(
             url, socket_timeout=patience, socket_connect_timeout=patience, retry=None
         )
+        self._idle: list[Any] = []
         self._capabilities: Capabilities | None = None
 
     @property
@@ -117,6 +130,7 @@ class RedisStore:
 
     def close(self) -> None:
         """See `Store.close`."""
+        self._drop_idle()
         self._client.close()
 
     def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
@@ -162,7 +176,7 @@ class RedisStore:
             if seen is not None:
                 yield seen
 
-    def _run(self, calls: Sequence[tuple[str, str, Sequence[Any]]]) -> list[Any]:
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
         replies = self._pipe(calls)
         # A server that was restarted has forgotten its scripts.
         lost = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -173,17 +187,38 @@ class RedisStore:
                 replies[number] = reply
         return replies
 
-    def _pipe(self, calls: Sequence[tuple[str, str, Sequence[Any]]]) -> list[Any]:
-        if len(calls) == 1:
-            digest, key, values = calls[0]
-            try:
-                return [self._client.evalsha(digest, 1, key, *values)]
-            except ResponseError as error:
-                return [error]
-        with self._client.pipeline(transaction=False) as pipe:
-            for digest, key, values in calls:
-                pipe.evalsha(digest, 1, key, *values)
-            return pipe.execute(raise_on_error=False)
+    def _pipe(self, calls: Sequence[Call]) -> list[Any]:
+        """Send any number of calls at once and read their replies, errors among them.
+
+        On connections of our own: the client's ways to a connection and back, and into its
+        protocol, cost more than a script does.
+        """
+        message = b"".join(map(packed, calls))
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._client.connection_pool.get_connection()
+        is_whole = False
+        try:
+            connection.send_packed_command([message])
+            replies = [_read(connection) for _ in calls]
+            is_whole = True
+            return replies
+        finally:
+            if is_whole:
+                self._idle.append(connection)
+            else:
+                self._drop(connection)
+
+    def _drop(self, connection: Any) -> None:
+        connection.disconnect()
+        self._client.connection_pool.release(connection)
+
+    def _drop_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._drop(self._idle.pop())
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
     def _twice(self, use: Callable[[], T]) -> T:
         """Ask the server; once more if the line fails, for it may have gone stale with a restart.
@@ -196,13 +231,20 @@ class RedisStore:
             if not is_fault(error):
                 raise
         # Only the idle ones: what other threads read from must not be closed under them.
-        self._client.connection_pool.disconnect(inuse_connections=False)
+        self._drop_idle()
         try:
             return use()
         except RedisError as error:
             if is_fault(error):
                 raise StoreUnavailable() from error
             raise
+
+
+def _read(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def _failure(reply: Exception) -> Exception:

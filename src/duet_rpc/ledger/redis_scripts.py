@@ -20,6 +20,9 @@ from .machine import (
     State,
 )
 
+Call = tuple[str, str, Sequence[Any]]
+"""A script's digest, the key of its record and its values."""
+
 PREFIX = "duet:command:"
 
 _CLOCK = """
@@ -91,7 +94,17 @@ def key_of(identity: Identity) -> str:
     return f"{PREFIX}{len(principal)}:{len(method)}:{principal}:{method}:{key}"
 
 
-def script(operation: Operation) -> tuple[str, str, Sequence[Any]]:
+def packed(call: Call) -> bytes:
+    """Write a call in the server's protocol."""
+    digest, key, values = call
+    parts = [b"*%d\r\n$7\r\nEVALSHA\r\n" % (len(values) + 4)]
+    for value in (digest, 1, key, *values):
+        data = value if isinstance(value, bytes) else str(value).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def script(operation: Operation) -> Call:
     """Write an operation as a script's digest, its key and its values."""
     key = key_of(operation.identity)
     match operation:
