@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bench.roster import NODE, REQUIREMENTS, Peer
-from bench.work import FULL, ITEMS, LARGEST, Figure, Figures, Scale
+from bench.work import FULL, ITEMS, LARGEST, LEDGER, Figure, Figures, Scale
 
 _UNITS = {"us": 1e6, "ms": 1e3, "ns/B": 1e9, "MB": 1e-6, "kB": 1e-3, "/s": 1.0, "": 1.0}
 
@@ -108,6 +108,11 @@ GOALS = [
     Goal("W8", "answer", "vscode-jsonrpc", 0.6),
     Goal("W8", "asyncio", "nothing", 0),
     Goal("W11", "sqlite.many", "duet-rpc", 10, other_figure=("W11", "sqlite.one")),
+    *(
+        Goal("W11", f"{store}.{way}", "raw commit", 0.7)
+        for store in ("sqlite", "postgres", "valkey")
+        for way in LEDGER
+    ),
     Goal("W11", "query.with", "duet-rpc", 1.1, other_figure=("W11", "query.without")),
     Goal("W12", f"byte{LARGEST}", "duet-rpc", 1.5, other_figure=("W12", "byte10000")),
     Goal("W12", f"byte{LARGEST}", "duet-rpc", 1.5, other_figure=("W12", "byte100000")),

@@ -304,12 +304,24 @@ def commands(peer: Peer, scale: Scale) -> Figures:
                 elif store != "memory":
                     found = processes.measure(peer, "commit", url, str(width), str(count))
                     figures[f"{store}.{name}"] = found["rate"]
+            figures |= _ledger_rates(peer, store, url, 5 * scale.commands)
         if peer.kind == "ours":
             for name, url in ("without", ""), ("with", f"sqlite:///{folder}/queries.db"):
                 server = replace(peer, program=(*peer.program, f"store={url}"))
                 _stream(server, 500, batch=0)  # makes the file, which must not count
                 figures[f"query.{name}"], _ = _stream(server, scale.stream, batch=0)
     return figures
+
+
+def _ledger_rates(peer: Peer, store: str, url: str, count: int) -> Figures:
+    """Claim and finish in one process, no messages: what the ledger itself adds to two commits."""
+    if peer.kind == "ours":
+        found = processes.measure(peer, "ledger", url, str(count))
+        return {f"{store}.{way}": found[way] for way in LEDGER}
+    if store == "memory":
+        return {}
+    found = processes.measure(peer, "commit", url, "1", str(count))
+    return dict.fromkeys((f"{store}.{way}" for way in LEDGER), found["rate"])
 
 
 def _command_rate(peer: Peer, url: str, width: int, count: int) -> float:
@@ -354,6 +366,7 @@ def scaling(peer: Peer, scale: Scale) -> Figures:
 STORES = {
     "memory": "memory", "sqlite": "SQLite", "postgres": "PostgreSQL", "valkey": "Valkey",
 }  # fmt: skip
+LEDGER = {"thread": "the ledger alone, a thread", "loop": "the ledger alone, an event loop"}
 
 ITEMS: dict[str, Item] = {
     "W1": Item("one at a time, own client and server", "one", round_trips, {
@@ -402,7 +415,7 @@ ITEMS: dict[str, Item] = {
     "W11": Item("durable commands", "commands", commands, {
         f"{store}.{width}": Figure(f"{title}, {how}", "/s")
         for store, title in STORES.items()
-        for width, how in (("one", "one at a time"), ("many", "64 in flight"))
+        for width, how in (("one", "one at a time"), ("many", "64 in flight"), *LEDGER.items())
     } | {
         "query.without": Figure("a query, service without a store, server CPU", "us"),
         "query.with": Figure("a query, service with a store, server CPU", "us"),

@@ -13,6 +13,8 @@ The first argument may name a variant:
     dispatcher    leaves the connection out of the work in process: no order, no queue, no ids in
                   flight, as in the peers' dispatchers
     store=URL     keeps commands in a store (`store=`: in none), with a whole window in flight
+
+One role more than the protocol has: `ledger URL COUNT` runs commands through the ledger alone.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from duet_rpc.policy import AGENT, EDITOR, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", "dispatcher")
@@ -172,7 +174,49 @@ def dispatch() -> driver.Answer:
     return answer
 
 
+def ledger(url: str, count: int) -> dict[str, float]:
+    """Claim and finish in this process, one command after the other: from a thread, from a loop."""
+    import asyncio
+    from secrets import token_hex
+    from time import perf_counter
+
+    from duet_rpc.ledger import Command, Ledger, Promise, Ran, open_store
+
+    book = Ledger(open_store(url))
+    ran = Ran(b'"result":3')
+
+    def command() -> Command:
+        return Command("local", "commit", token_hex(16), b"f" * 32, Promise.AT_MOST_ONCE)
+
+    def threaded(count: int) -> None:
+        for _ in range(count):
+            driver.check(book.run(command(), lambda _: ran), ran.body)
+
+    async def on_loop(count: int) -> None:
+        async def work(_: object) -> Ran:
+            return ran
+
+        for _ in range(count):
+            driver.check(await book.run_async(command(), work), ran.body)
+
+    def rate(run: Callable[[int], object]) -> float:
+        run(10)
+        start = perf_counter()
+        run(count)
+        return count / (perf_counter() - start)
+
+    with asyncio.Runner() as runner:
+        found = {"thread": rate(threaded), "loop": rate(lambda n: runner.run(on_loop(n)))}
+    book.close()
+    return found
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "ledger":
+        import json
+
+        print(json.dumps(ledger(sys.argv[2], int(sys.argv[3]))))
+        sys.exit()
     is_blocking = variant == "blocking"
     driver.main(
         serve=serve,
