@@ -15,7 +15,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.ledger import Ending, Ledger, MemoryStore, Promise, Ran, Run, State, Store
-from duet_rpc.ledger.machine import Answer, Operation
+from duet_rpc.ledger.machine import Answer, Claim, Claimed, Kept, Operation, Renew
 from tests.ledger.commands import (
     AT_MOST_ONCE,
     RETRY_SAFE,
@@ -203,7 +203,7 @@ def test_waiting_ends_with_in_progress(make_ledger: MakeLedger, promise: Promise
         assert begun.wait(PATIENCE)
         with pytest.raises(InProgress) as refusal:
             ledger.run(command(promise=promise), never)
-        assert refusal.value.data["retry_after_ms"] > 0
+        assert refusal.value.data["retry_after_ms"] == 1000, "alive: it may end at any time"
         with pytest.raises(InProgress):
             ledger.run(command(promise=promise), never, deadline=0.0)
         release.set()
@@ -227,6 +227,42 @@ def test_waiting_for_another_ledger_ends_with_in_progress(make_ledger: MakeLedge
             two.run(command(), never)
         release.set()
         assert first.result(PATIENCE) == b"1"
+
+
+@every_store
+@pytest.mark.parametrize(
+    ("lease", "least", "most"), [(20.0, 10_000, 20_000), (600.0, 60_000, 60_000)]
+)
+def test_a_retry_is_told_when_the_lease_of_a_silent_run_ends(
+    make_ledger: MakeLedger, store: Store, lease: float, least: int, most: int
+) -> None:
+    claim = Claim(command(), "somebody who is gone", lease, 600.0)
+    assert isinstance(store.commit([claim])[0], Claimed)
+    with pytest.raises(InProgress) as refusal:
+        make_ledger(wait=0.05).run(command(), never)
+    assert least <= refusal.value.data["retry_after_ms"] <= most
+
+
+@every_store
+def test_a_retry_is_told_to_ask_soon_while_the_lease_is_renewed(
+    make_ledger: MakeLedger, store: Store
+) -> None:
+    [claimed] = store.commit([Claim(command(), "elsewhere", 20.0, 600.0)])
+    assert isinstance(claimed, Claimed)
+    renew = Renew(command().identity, claimed.token, "elsewhere", 20.0, 600.0)
+    ended = threading.Event()
+
+    def keep_renewing() -> None:
+        while not ended.wait(0.01):
+            assert store.commit([renew]) == [Kept()]
+
+    with ThreadPoolExecutor(1) as pool:
+        renewing = pool.submit(keep_renewing)
+        with pytest.raises(InProgress) as refusal:
+            make_ledger(wait=1.0).run(command(), never)
+        ended.set()
+        renewing.result(PATIENCE)
+    assert refusal.value.data["retry_after_ms"] == 1000
 
 
 @pytest.mark.parametrize("kind", ["memory"], indirect=True)

@@ -51,6 +51,8 @@ FIRST_POLL, LAST_POLL = 0.005, 0.1
 """How long a duplicate of another process waits between two looks at the record: ever longer."""
 FIRST_RETRY, LAST_RETRY = 0.05, 1.0
 """The same for an outcome that the store cannot take."""
+SOONEST, SOON, LATEST = 0.1, 1.0, 60.0
+"""What a caller is told to wait before it asks again, in seconds: the bounds, and the usual."""
 
 
 class Abandoned(Exception):
@@ -231,16 +233,20 @@ class Conductor:
         """Wait while another process runs the command; return when a claim is worth a try."""
         lease_end = time.monotonic() + lease_left
         pause = FIRST_POLL
+        first_seen: Record | None = None
+        is_alive = False
         while (now := time.monotonic()) < lease_end:
             if flight.is_abandoned and not flight.has_begun:
                 raise Abandoned
             if now >= give_up:
-                raise in_progress(lease_end - now)
+                raise in_progress(lease_end - now, is_alive=is_alive)
             await steps.pause(min(pause, give_up - now))
             pause = min(pause * 2, LAST_POLL)
             record = await steps.call(self._store.look, flight.identity)
             if record is None or record.state is not State.RUNNING:
                 return
+            first_seen = first_seen or record
+            is_alive = record.lease_until > first_seen.lease_until
         if time.monotonic() >= give_up:
             raise in_progress(0.0)
 
@@ -257,9 +263,14 @@ class Conductor:
         return Ran(error_body(error), Ending.UNSERIALIZABLE)
 
 
-def in_progress(lease_left: float) -> InProgress:
-    """Make the refusal that tells when to ask again: soon, for the run may end at any time."""
-    return InProgress(data={"retry_after_ms": int(min(max(lease_left, 0.1), 1.0) * 1000)})
+def in_progress(lease_left: float, *, is_alive: bool = False) -> InProgress:
+    """Make the refusal that tells when to ask again.
+
+    A run that is alive may end at any time, so soon. Of one that gave no sign of life more is known
+    when its lease is over.
+    """
+    seconds = min(max(lease_left, SOONEST), SOON if is_alive else LATEST)
+    return InProgress(data={"retry_after_ms": int(seconds * 1000)})
 
 
 def _cut_off(command: Command) -> RpcError:

@@ -141,7 +141,7 @@ class Ledger:
             if flight.command.fingerprint != command.fingerprint:
                 raise KeyReused()
             if not await steps.join(flight, max(give_up - time.monotonic(), 0.0)):
-                raise in_progress(self._lease)
+                raise in_progress(self._lease, is_alive=True)
             match flight.ended:
                 case bytes() as body:
                     return body
