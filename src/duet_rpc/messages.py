@@ -153,16 +153,32 @@ _LEAF = b"\x01\xff"
 
 
 def _deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
-    if body.count(b"[") + body.count(b"{") <= max_depth:
+    if not _opens_more_than(body, max_depth):
         return False
     steps = _steps(body)
     if b"\x01" * (max_depth + 1) in steps:
         return True
     # Leaves, most of what there is, take one level away from every nest when they are cut off.
-    count = len(steps)
-    steps = steps.replace(_LEAF, b"")
-    deepest = max(itertools.accumulate(memoryview(steps).cast("b")), default=0)
-    return deepest + (len(steps) < count) > max_depth
+    cuts, before = 0, 2 * len(steps)
+    while before >= 2 * len(steps) > 0:
+        before = len(steps)
+        steps = steps.replace(_LEAF, b"")
+        cuts += len(steps) < before
+    return max(itertools.accumulate(memoryview(steps).cast("b")), default=0) + cuts > max_depth
+
+
+def _opens_more_than(body: bytes | bytearray, count: int) -> bool:
+    if len(body) < _CHUNK:
+        return body.count(b"[") + body.count(b"{") > count
+    # To look for the next one is much faster than to count where there are few.
+    for bracket in b"[{":
+        at = body.find(bracket)
+        while at >= 0:
+            if not count:
+                return True
+            count -= 1
+            at = body.find(bracket, at + 1)
+    return False
 
 
 def _steps(body: bytes | bytearray) -> bytes | bytearray:
@@ -171,17 +187,17 @@ def _steps(body: bytes | bytearray) -> bytes | bytearray:
         # Escapes first, on the whole text: a pair of backslashes is one character, and then a
         # backslash before a quote means that the string goes on.
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = body.translate(_STEPS, _NO_MARKS)
-    marks = marks.replace(b'""', b"")  # strings without brackets, nearly all of them
-    if b'"' not in marks:
-        return marks
+    marks = body.translate(None, _NO_MARKS)
+    if 2 * marks.count(b'""') == marks.count(b'"'):
+        # No bracket stands between the two quotes of any string, as in nearly all texts.
+        return marks.translate(_STEPS, b'"')
     outside: list[bytes] = []
     quoted = 0
     for at in range(0, len(marks), _CHUNK):
-        parts = marks[at : at + _CHUNK].split(b'"')
+        parts = marks[at : at + _CHUNK].replace(b'""', b"").split(b'"')
         outside.append(b"".join(parts[quoted::2]))
         quoted ^= (len(parts) - 1) & 1
-    return b"".join(outside)
+    return b"".join(outside).translate(_STEPS)
 
 
 def _decode_single(body: bytes | bytearray | Raw) -> Single:

@@ -255,6 +255,17 @@ def test_depth_is_measured_across_chunks() -> None:
     assert type(decode(deep, 4, 0)) is Invalid
 
 
+@pytest.mark.parametrize("limit", [6, 8, 64])
+@pytest.mark.parametrize("filler", ['"a long text"', '[["a",{"b":1}],{"c":[]}]', '"[", "]]"', "1"])
+def test_depth_is_measured_exactly_in_large_bodies(filler: str, limit: int) -> None:
+    filling = ",".join([filler] * (200_000 // len(filler)))
+    inside = limit - 2
+    for nest in ("[" * inside + "]" * inside, '{"a":' * inside + "1" + "}" * inside):
+        body = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":[{filling},{nest}]}}'.encode()
+        assert type(decode(body, limit, 0)) is Request
+        assert type(decode(body, limit - 1, 0)) is Invalid
+
+
 def test_a_wide_and_shallow_body_is_not_deep() -> None:
     body = b'{"jsonrpc":"2.0","id":1,"method":"m","params":[' + b"[]," * 999 + b"[]]}"
     assert type(read(body, depth=3)) is Request
