@@ -88,12 +88,13 @@ class Host(Protocol):
         ...
 
 
-class Stats(Struct):
+class Stats:
     """What happened on a connection, counted."""
 
-    requests: int = 0
-    faults: int = 0
-    refused: int = 0
+    __slots__ = ("faults", "refused", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.faults = self.refused = 0
 
 
 class _Cancel(Struct):
@@ -228,7 +229,7 @@ class Connection:
             elif waiting and self._active < self._limit:
                 self._start(self._queue.popleft())
             elif arrived:
-                if self._is_quiet:
+                if not (self._active or self._by_id or waiting or self._open_calls or self.closing):
                     body = self._answer_at_once()
                     if body is None:
                         continue
@@ -241,17 +242,14 @@ class Connection:
                 break
         if self.refusing and not self.full:
             self.refusing = False
-        self.flush()
-
-    @property
-    def _is_quiet(self) -> bool:
-        """Nothing is in flight in either direction, so a simple request can be answered at once."""
-        return not (
-            self._active or self._by_id or self._waiting or self._open_calls or self.closing
-        )
+        if self._out:
+            self.flush()
 
     def _answer_at_once(self) -> bytes | bytearray | Fault | None:
-        """Answer simple requests in a straight line; return the first that is anything else."""
+        """Answer simple requests in a straight line; return the first that is anything else.
+
+        Nothing may be in flight in either direction.
+        """
         answer_at_once, arrived, baton = self.dispatcher.answer_at_once, self._arrived, self.baton
         if answer_at_once is None:
             return arrived.popleft()

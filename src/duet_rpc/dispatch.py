@@ -435,7 +435,7 @@ class Dispatcher:
             not 0 < len(messages) <= self.policy.max_batch
             or len(ids) < wanted
             or b"\\" in body
-            or (0 in ids and b"-0" in body)
+            or (0 in ids and b"-" in body and b"-0" in body)
             or not is_text(body, map(type, messages))
             or (
                 wanted < len(messages)
