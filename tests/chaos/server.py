@@ -15,6 +15,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from hashlib import sha1
 from typing import Any
 
 from duet_rpc import Context, RpcError, Server, Service, Transaction
@@ -168,49 +169,117 @@ def note_late_hearts(note: Note, lease: float) -> None:
     Heart.drop = timed_drop  # type: ignore[method-assign]
 
 
-def take_away(protection: str, server: str, note: Note) -> None:
-    """Break the ledger in one way; only this process, only in these tests."""
-    from duet_rpc.ledger import fingerprint, machine, sqlite, sqlite_file, sqlite_transaction
+def take_away(protection: str, url: str, between: Callable[[], None]) -> None:
+    """Break the ledger in one way; only this process, only in these tests.
 
-    if protection == "fingerprint":
-        fingerprint.fingerprint = lambda *_: b"f" * 32
-    elif protection == "lease":
-        Heart.keep = lambda self, beat: None  # type: ignore[method-assign]
-        Heart.drop = lambda self, beat: None  # type: ignore[method-assign]
-    elif protection == "fencing":
+    `between` is called where a transaction is torn in two.
+    """
+    from duet_rpc.ledger import fingerprint
 
-        def finish(operation: Any, record: Any, now: float) -> Any:
-            return machine.Decision(
-                machine.Kept(), machine.finished(record, operation.outcome, now, operation.ttl)
-            )
+    kind = url.partition(":")[0]
+    match protection, kind:
+        case "fingerprint", _:
+            fingerprint.fingerprint = lambda *_: b"f" * 32
+        case "lease", _:
+            Heart.keep = lambda self, beat: None  # type: ignore[method-assign]
+            Heart.drop = lambda self, beat: None  # type: ignore[method-assign]
+        case "fencing", "sqlite":
+            _unfence_sqlite()
+        case "fencing", "postgresql":
+            _unfence_postgres()
+        case "fencing", "unix":
+            _unfence_valkey()
+        case "transaction", "sqlite":
+            _tear_sqlite(between)
+        case "transaction", "postgresql":
+            _tear_postgres(between)
+        case _:
+            raise AssertionError(f"there is no {protection!r} of {kind} to take away")
 
-        vars(machine)["decide_finish"] = finish
-        vars(sqlite)["IS_POSSIBLE"] = False
-    elif protection == "transaction":
 
-        def save(connection: Any, record: Any) -> None:
-            """Commit the effect first and its record afterwards, as if they could be parted."""
-            connection.execute("COMMIT")
-            note("between")
-            if server == "s0":
-                time.sleep(60.0)  # to be killed in
-            connection.execute("BEGIN IMMEDIATE")
-            sqlite_file.save(connection, record)
+def _unfence_sqlite() -> None:
+    from duet_rpc.ledger import machine, sqlite
 
-        vars(sqlite_transaction)["save"] = save
-    else:
-        raise AssertionError(f"there is no protection {protection!r} to take away")
+    def finish(operation: Any, record: Any, now: float) -> Any:
+        return machine.Decision(
+            machine.Kept(), machine.finished(record, operation.outcome, now, operation.ttl)
+        )
+
+    vars(machine)["decide_finish"] = finish
+    vars(sqlite)["IS_POSSIBLE"] = False
+
+
+def _unfence_postgres() -> None:
+    from duet_rpc.ledger import postgres_rows
+
+    fence, none = b"token = $6 AND owner = $7 AND state <> 'done'", b"(token, owner) <> ($6, $7)"
+    fenced = postgres_rows._FINISH
+    assert fence in fenced
+    vars(postgres_rows)["_FINISH"] = fenced.replace(fence, b"(%b OR true)" % none)
+
+
+def _unfence_valkey() -> None:
+    from duet_rpc.ledger import redis_scripts
+
+    fence = "if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] == 'done' then return found() end"
+    fenced = redis_scripts.SCRIPTS[redis_scripts._DIGESTS["finish"]]
+    assert fence in fenced
+    open_to_all = fenced.replace(fence, "")
+    digest = sha1(open_to_all.encode(), usedforsecurity=False).hexdigest()
+    redis_scripts._DIGESTS["finish"] = digest
+    redis_scripts.SCRIPTS[digest] = open_to_all
+
+
+def _tear_sqlite(between: Callable[[], None]) -> None:
+    """Commit the effect first and its record afterwards, as if they could be parted."""
+    from duet_rpc.ledger import sqlite_file, sqlite_transaction
+
+    def save(connection: Any, record: Any) -> None:
+        connection.execute("COMMIT")
+        between()
+        connection.execute("BEGIN IMMEDIATE")
+        sqlite_file.save(connection, record)
+
+    vars(sqlite_transaction)["save"] = save
+
+
+def _tear_postgres(between: Callable[[], None]) -> None:
+    """Do the same where the record is in the transaction from its beginning on."""
+    from duet_rpc.ledger.postgres_pool import do
+    from duet_rpc.ledger.postgres_rows import INSERT, SAME, insert_values
+    from duet_rpc.ledger.postgres_transaction import PostgresTransaction
+
+    whole = PostgresTransaction._end
+
+    async def torn(self: PostgresTransaction, *values: Any) -> bytes | None:
+        execute = self.connection.execute
+        await do(execute(f"DELETE FROM duet_commands WHERE {SAME}", self._claim.identity))
+        await do(execute("COMMIT"))
+        between()
+        await do(execute("BEGIN"))
+        cursor = await do(execute(INSERT, insert_values(self._claim)))
+        [self.token] = await do(cursor.fetchone())
+        await do(execute("SAVEPOINT duet_fence"))
+        return await whole(self, *values)
+
+    PostgresTransaction._end = torn  # type: ignore[method-assign, assignment]
 
 
 def main(settings: dict[str, Any]) -> None:
     note = notes_to(settings["events"], settings["name"])
     lease: float = settings["lease"]
     note_late_hearts(note, lease)
-    if settings.get("without"):
-        take_away(settings["without"], settings["name"], note)
     is_first = settings["name"] == "s0"
     service = plain_service(note, is_first)
     url: str = settings["url"]
+
+    def between() -> None:
+        note("between")
+        if is_first:
+            time.sleep(60.0)  # to be killed in
+
+    if settings.get("without"):
+        take_away(settings["without"], url, between)
     if not url.startswith("unix:"):
         holder = "?" if url.startswith("sqlite:") else "%s"
         insert = f"INSERT INTO effects VALUES ({', '.join([holder] * 5)})"

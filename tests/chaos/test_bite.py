@@ -2,10 +2,11 @@
 
 Each case is a script, not a storm, so that it goes the same way on every machine. It is run twice:
 as it is, without a violation, and without the protection, with the violation that this must cause.
+All stores that have the protection go through it at the same time, for it is mostly waiting.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from duet_rpc.ledger import Promise
 from tests.chaos.history import check
 from tests.chaos.script import Script, script_of
 from tests.chaos.storm import PATIENT, Order
+from tests.ledger.conftest import SHARED, TRANSACTIONAL
+from tests.ledger.servers import Postgres, Valkey
 
 LEASE = 1.5
 
@@ -58,26 +61,51 @@ async def killed_in_the_commit(script: Script) -> None:
 
 Case = Callable[[Script], Awaitable[None]]
 CASES = [
-    ("fencing", stopped_past_its_lease, "all outcomes of a command are the same bytes"),
-    ("fingerprint", other_params, "a result answers the params that were sent"),
-    ("lease", longer_than_the_lease, "unknown only where a run was cut off"),
-    ("transaction", killed_in_the_commit, "never twice"),
+    ("fencing", SHARED, stopped_past_its_lease, "all outcomes of a command are the same bytes"),
+    ("fingerprint", SHARED, other_params, "a result answers the params that were sent"),
+    ("lease", SHARED, longer_than_the_lease, "unknown only where a run was cut off"),
+    ("transaction", TRANSACTIONAL, killed_in_the_commit, "never twice"),
 ]
+every_case = pytest.mark.parametrize(("protection", "kinds", "case", "law"), CASES)
+Servers = dict[str, Postgres | Valkey]
 
 
-@pytest.mark.parametrize(("protection", "case", "law"), CASES)
+@pytest.fixture
+def servers(postgres_server: Postgres, valkey_server: Valkey) -> Servers:
+    postgres_server.empty()
+    valkey_server.empty()
+    return {"postgres": postgres_server, "valkey": valkey_server}
+
+
+async def laws_broken(
+    kinds: Sequence[str], case: Case, servers: Servers, directory: Path, without: str = ""
+) -> dict[str, set[str]]:
+    """Run a case on several stores; tell by store which laws were broken."""
+
+    async def on(kind: str) -> set[str]:
+        below = directory / kind
+        below.mkdir()
+        store = servers.get(kind)
+        async with script_of(kind, below, LEASE, without=without, store=store) as script:
+            await case(script)
+            return {violation.law for violation in check(script.history())}
+
+    async with asyncio.TaskGroup() as group:
+        running = {kind: group.create_task(on(kind)) for kind in kinds}
+    return {kind: task.result() for kind, task in running.items()}
+
+
+@every_case
 async def test_without_a_protection_the_violation_is_found(
-    protection: str, case: Case, law: str, tmp_path: Path
+    protection: str, kinds: Sequence[str], case: Case, law: str, servers: Servers, tmp_path: Path
 ) -> None:
-    async with script_of("sqlite", tmp_path, LEASE, without=protection) as script:
-        await case(script)
-        assert law in {violation.law for violation in check(script.history())}
+    broken = await laws_broken(kinds, case, servers, tmp_path, without=protection)
+    assert {kind for kind in kinds if law in broken[kind]} == set(kinds), broken
 
 
-@pytest.mark.parametrize(("protection", "case", "law"), CASES)
+@every_case
 async def test_with_all_protections_there_is_none(
-    protection: str, case: Case, law: str, tmp_path: Path
+    protection: str, kinds: Sequence[str], case: Case, law: str, servers: Servers, tmp_path: Path
 ) -> None:
-    async with script_of("sqlite", tmp_path, LEASE) as script:
-        await case(script)
-        assert check(script.history()) == [], f"{protection} is in place"
+    broken = await laws_broken(kinds, case, servers, tmp_path)
+    assert broken == {kind: set() for kind in kinds}, f"{protection} is in place"

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-import redis
 
 from duet_rpc.ledger import Ledger, Store, open_store
 from tests.ledger.servers import Postgres, Valkey
@@ -46,17 +44,10 @@ def url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     match kind:
         case "sqlite":
             return f"sqlite:///{tmp_path}/commands.db"
-        case "postgres":
-            server: Postgres = request.getfixturevalue("postgres_server")
-            with psycopg.connect(server.url, autocommit=True) as connection:
-                connection.execute("DROP TABLE IF EXISTS duet_commands, duet_schema, effects")
+        case "postgres" | "valkey":
+            server: Postgres | Valkey = request.getfixturevalue(f"{kind}_server")
+            server.empty()
             return server.url
-        case "valkey":
-            valkey: Valkey = request.getfixturevalue("valkey_server")
-            client = redis.Redis.from_url(valkey.url)
-            client.flushall()
-            client.close()
-            return valkey.url
     return "memory:"
 
 

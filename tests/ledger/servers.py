@@ -89,6 +89,11 @@ class Postgres(Server):
         )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
 
+    def empty(self) -> None:
+        """Drop what tests leave behind."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("DROP TABLE IF EXISTS duet_commands, duet_schema, effects")
+
     def crash(self) -> None:
         """End it and its children; killed alone, it would leave them behind for a while."""
         self._end(signal.SIGQUIT)
@@ -136,6 +141,12 @@ class Valkey(Server):
         super().__init__("duet-vk-")
         self.appendfsync = appendfsync
         self.url = f"unix://{self.directory}/socket"
+
+    def empty(self) -> None:
+        """Drop what tests leave behind."""
+        client = redis.Redis.from_url(self.url)
+        client.flushall()
+        client.close()
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         options = ["--port", "0", "--unixsocket", str(self.directory / "socket")]
