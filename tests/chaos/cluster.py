@@ -50,7 +50,9 @@ class ServerProcess:
         """Start it and wait until it answers; one that dies because the store is down, again."""
         give_up = time.monotonic() + PATIENCE
         self.spawn()
-        while not self._answers():
+        # A socket answers before the server has noted that it is ready, and some case may deny it
+        # the disk as soon as we return.
+        while not (self._answers() and self._is_ready()):
             assert time.monotonic() < give_up, self.tail()
             assert self.process is not None
             if self.process.poll() is not None:
@@ -86,6 +88,11 @@ class ServerProcess:
         if not self.events.exists():
             return []
         return [json.loads(line) for line in self.events.read_bytes().splitlines()]
+
+    def _is_ready(self) -> bool:
+        assert self.process is not None
+        ready = [note["pid"] for note in self.notes() if note["what"] == "ready"]
+        return self.process.pid in ready
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:

@@ -2,8 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from duet_rpc.errors import StoreUnavailable
@@ -74,6 +76,26 @@ def test_an_outcome_waits_for_a_restart(server: Postgres | Valkey) -> None:
 
     assert ledger.run(command(), work) == b'"result":"kept"'
     assert ledger.run(command(), never) == b'"result":"kept"'
+    ledger.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_a_connection_that_is_cut_in_the_middle_of_a_claim(server: Postgres) -> None:
+    ledger = Ledger(open_store(server.url))
+    ledger.run(command("before"), Handler())
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with (
+        psycopg.connect(server.url) as other,
+        psycopg.connect(server.url, autocommit=True) as watcher,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute("LOCK TABLE duet_commands")
+        claiming = pool.submit(ledger.run, command("cut"), Handler())
+        while not (found := watcher.execute(waiting).fetchall()):
+            assert not claiming.done()
+        watcher.execute("SELECT pg_terminate_backend(%s)", found[0])
+        other.rollback()
+        assert claiming.result(60) == b'"result":1'
     ledger.close()
 
 

@@ -205,7 +205,22 @@ def test_an_operation_that_cannot_be_applied_fails_alone(store: Store, kind: str
     if kind != "memory":
         assert isinstance(answers[1], Exception)
         assert not isinstance(answers[1], StoreUnavailable)
+    assert store.look(command("zero ").identity) is None, "a key is not cut short"
     assert isinstance(apply(store, claim("one", "after")), Claimed)
+
+
+@every_store
+def test_a_group_may_be_larger_than_what_a_socket_holds(store: Store) -> None:
+    keys = [f"large {number}" for number in range(60)]
+    claims: list[Operation] = [claim("one", key) for key in keys]
+    bodies = [b'"%d %b"' % (number, b"x" * 200_000) for number in range(60)]
+    finishes: list[Operation] = []
+    for key, claimed, body in zip(keys, store.commit(claims), bodies, strict=True):
+        assert isinstance(claimed, Claimed)
+        finishes.append(Finish(command(key).identity, claimed.token, "one", body, 10_000.0))
+    assert store.commit(finishes) == [Kept()] * 60
+    again: list[Operation] = [claim("two", key) for key in keys]
+    assert store.commit(again) == [Replay(body) for body in bodies]
 
 
 @every_store
