@@ -2,8 +2,8 @@
 
 A claim and a finish are one small statement each, known beforehand. psycopg's cursors find out for
 every one of them which types and which plan it wants, and that costs about as much as the server's
-own work on it. Here they go straight to libpq: prepared by name, values as text, any number of them
-in one round trip and one commit.
+own work on it. Here they go straight to libpq: prepared by name, values as they are, any number of
+them in one round trip and one commit.
 """
 
 import select

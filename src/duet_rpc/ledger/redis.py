@@ -136,10 +136,10 @@ class RedisStore:
     def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
         if isinstance(reply, Exception):
             return _failure(reply)
-        if reply[0] == 1:
-            return Claimed(reply[1], 1) if isinstance(operation, Claim) else Kept()
+        if isinstance(reply, int):
+            return Claimed(reply, 1) if isinstance(operation, Claim) else Kept()
         if not isinstance(operation, Claim):
-            return Fenced(loaded(reply[1], reply[2])[0])
+            return Fenced(loaded(*reply)[0])
         try:
             return self._change(operation.identity, partial(decide_claim, operation))
         except Exception as error:
@@ -159,14 +159,14 @@ class RedisStore:
             [reply] = self._twice(partial(self._run, [call]))
             if isinstance(reply, Exception):
                 raise _failure(reply)
-            if reply[0] == 1:
+            if reply == 1:
                 return answer
 
     def _load(self, key: str) -> tuple[Record | None, float]:
         [reply] = self._twice(lambda: self._run([(LOAD, key, ())]))
         if isinstance(reply, Exception):
             raise _failure(reply)
-        return loaded(reply[1], reply[2])
+        return loaded(*reply)
 
     def _all(self) -> Iterator[Record]:
         keys = self._twice(lambda: list(self._client.scan_iter(f"{PREFIX}*", count=1000)))

@@ -1,7 +1,7 @@
 """The scripts of the Redis store: the machine's transitions where one step must be whole.
 
-A script returns 1 and what it did, or 0, the record that it found (a flat list of fields and
-values) and the server's time. Numbers travel as text: Lua would cut fractions off.
+A script returns a number if it did what it is for, and else the record that it found (a flat list
+of fields and values) and the server's time. Fractions travel as text: Lua would cut them off.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ local function at(seconds) return text(now + tonumber(seconds)) end
 local function live(seconds)
     redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil(tonumber(seconds) * 1000)))
 end
-local function found() return {0, redis.call('HGETALL', KEYS[1]), text(now)} end
+local function found() return {redis.call('HGETALL', KEYS[1]), text(now)} end
 """
 
 _SOURCES = {
@@ -46,37 +46,37 @@ redis.call('HSET', KEYS[1], 'principal', ARGV[1], 'method', ARGV[2], 'key', ARGV
     'owner', ARGV[6], 'attempts', '1', 'correlation_id', ARGV[7], 'lease_until', at(ARGV[8]),
     'created_at', text(now), 'expires_at', at(ARGV[9]))
 live(ARGV[9])
-return {1, tonumber(token)}""",
+return tonumber(token)""",
     "renew": """
 local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state')
 if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] ~= 'running' then return found() end
 redis.call('HSET', KEYS[1], 'lease_until', at(ARGV[3]), 'expires_at', at(ARGV[4]))
 live(ARGV[4])
-return {1}""",
+return 1""",
     "finish": """
 local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state')
 if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] == 'done' then return found() end
 redis.call('HSET', KEYS[1], 'state', 'done', 'outcome', ARGV[3], 'finished_at', text(now),
     'expires_at', at(ARGV[4]))
 live(ARGV[4])
-return {1}""",
+return 1""",
     "release": """
 local old = redis.call('HMGET', KEYS[1], 'owner', 'state')
 if old[1] ~= ARGV[1] or old[2] ~= 'running' then return found() end
 redis.call('DEL', KEYS[1])
-return {1}""",
+return 1""",
     # First what tells the record that was read from any other version of it, then the new one.
     "swap": """
 local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state', 'lease_until', 'expires_at')
 for index = 1, 5 do
-    if (old[index] or '') ~= ARGV[index] then return {0} end
+    if (old[index] or '') ~= ARGV[index] then return 0 end
 end
 redis.call('DEL', KEYS[1])
 if #ARGV > 6 then
     redis.call('HSET', KEYS[1], unpack(ARGV, 7))
     redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[6]) * 1000))
 end
-return {1}""",
+return 1""",
 }
 
 _DIGESTS = {
