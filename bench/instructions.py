@@ -34,6 +34,7 @@ TRACKED = HERE / "instructions.json"
 TOLERANCE = 0.03
 TOLERANCE_ELSEWHERE = 0.10
 ATTEMPTS = 3
+"""How often everything is counted before it is believed to cost more, or tracked."""
 FEW, MANY = 200, 1_200
 ROUND = 50
 _OURS = roster.ours()[0]
@@ -119,11 +120,10 @@ def main() -> int:
         ]
 
     counts = Counts()
-    found = counts.take()
-    for _ in range(1, ATTEMPTS):
-        if update or not rises(found):
-            break
+    for _ in range(ATTEMPTS):
         found = counts.take()
+        if not update and not rises(found):
+            break
     for name, (instructions, ratio) in found.items():
         before = tracked["ratios"].get(name, ratio)
         print(

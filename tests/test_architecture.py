@@ -19,7 +19,7 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "stats", "collector", "patterns"),
+    ("errors", "version", "stats", "collector", "patterns", "promise", "loading"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service", "waiting"),
     ("dispatch", "openrpc", "calls"),

@@ -47,9 +47,28 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     # An editor user waits for the daemon's start. asyncio alone would be most of it.
     program = (
         "import sys; before = set(sys.modules); import duet_rpc; "
-        "print(*sorted({'asyncio', 'click'} & (set(sys.modules) - before)))"
+        "heavy = {'asyncio', 'click', 'copy', 'inspect', 'typing_extensions', 'duet_rpc.ledger'}; "
+        "print(*sorted(heavy & (set(sys.modules) - before)))"
     )
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
     )
     assert finished.stdout.split() == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_msgspec_does_without_is_there_for_everybody_else(threads: int) -> None:
+    program = f"""
+import sys, threading
+over = threading.Event()
+if {threads} == 2:
+    threading.Thread(target=over.wait).start()
+import duet_rpc
+print("typing_extensions" in sys.modules)
+import typing_extensions
+over.set()
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert finished.stdout.split() == [str(threads == 2)]

@@ -8,7 +8,6 @@ Calls of ours wait here while the peer does not read, and never count among the 
 read: those stop our reading, and then the answers that our calls wait for could not come.
 """
 
-import copy
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
@@ -207,6 +206,8 @@ class Calls:
         self._batches.clear()
         self._held.clear()
         self._held_ids.clear()
+        if waiters:
+            import copy  # here: a cold start should not pay for it
         for waiter in waiters:
             # One each: an exception that is raised in many places collects all their tracebacks.
             waiter.settle(None, copy.copy(error))

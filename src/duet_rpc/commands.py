@@ -13,10 +13,9 @@ from msgspec import Raw
 
 from duet_rpc.dispatch import Failure, Job, error_member
 from duet_rpc.errors import InternalError, ResultUnserializable
-from duet_rpc.ledger.machine import Command, State
 
 if TYPE_CHECKING:
-    from duet_rpc.ledger import Ledger, Ran, Run
+    from duet_rpc.ledger import Command, Ledger, Ran, Run
 
 
 class Commands:
@@ -76,6 +75,8 @@ class Commands:
 
     def outcome(self, principal: str, method: str, key: str) -> Any:
         """Tell what became of a command: its state, and its result or error once it has one."""
+        from duet_rpc.ledger.machine import State
+
         record = self.ledger.outcome(principal, method, key)
         if record is None:
             return {"state": "none"}
@@ -89,8 +90,9 @@ class Commands:
             self._opened.close()
 
 
-def _command(job: Job) -> Command:
+def _command(job: Job) -> "Command":
     from duet_rpc.ledger.fingerprint import fingerprint
+    from duet_rpc.ledger.machine import Command
 
     context, promise = job.context, job.method.promise
     assert context is not None and promise is not None, "prepared as a command"

@@ -28,7 +28,6 @@ from duet_rpc.errors import (
     ResultUnserializable,
     RpcError,
 )
-from duet_rpc.ledger.machine import Promise
 from duet_rpc.messages import (
     NULL,
     Notification,
@@ -40,6 +39,7 @@ from duet_rpc.messages import (
 )
 from duet_rpc.parameters import KEY, Bound
 from duet_rpc.policy import Notifications, Policy
+from duet_rpc.promise import Promise
 from duet_rpc.service import Kind, Method, Service
 
 

@@ -90,7 +90,8 @@ class Parameters:
         self._only_named = any(p.required and not p.positional for p in listed)
         self.struct = self._define(method, array_like=False)
         self._by_name = msgspec.json.Decoder(self.struct).decode
-        self._by_position = msgspec.json.Decoder(self._define(method, array_like=True)).decode
+        self._method = method
+        self._positional: Callable[[Any], Any] | None = None
         if rest_name is not None:
             self._hints[rest_name] = list[rest]
             self._rest = msgspec.json.Decoder(list[rest]).decode
@@ -120,7 +121,7 @@ class Parameters:
                     return Bound(_decoded(self._rest, params))
                 if self._only_named:
                     raise invalid("params", "object", "array")
-                return self._bound(_decoded(self._by_position, params))
+                return self._bound(self._by_position(params))
             if self.rest is not UNSET:
                 raise invalid("params", "array", "object")
             return self._bound(_decoded(self._by_name, params))
@@ -137,6 +138,13 @@ class Parameters:
         if key is None and wanted.required:
             raise invalid(KEY, type_name(wanted.hint), "nothing")
         setattr(bound.values, KEY, wanted.default if key is None else key)
+
+    def _by_position(self, params: bytes) -> Any:
+        """Decode an array. Most methods are never sent one, so its struct waits for the first."""
+        if self._positional is None:
+            struct = self._define(self._method, array_like=True)
+            self._positional = msgspec.json.Decoder(struct).decode
+        return _decoded(self._positional, params)
 
     def _bound(self, values: Any) -> Bound:
         key = getattr(values, KEY, UNSET) if self.takes_key else UNSET

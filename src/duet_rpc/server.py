@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
 from duet_rpc.errors import StoreUnavailable, UsageError
-from duet_rpc.ledger.machine import Promise
 from duet_rpc.policy import EDITOR, Policy
+from duet_rpc.promise import Promise
 from duet_rpc.service import Service
 
 if TYPE_CHECKING:

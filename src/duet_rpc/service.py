@@ -14,8 +14,8 @@ import msgspec
 
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import UsageError
-from duet_rpc.ledger.machine import Promise
 from duet_rpc.parameters import Parameters
+from duet_rpc.promise import Promise
 
 if TYPE_CHECKING:
     from duet_rpc.policy import Policy

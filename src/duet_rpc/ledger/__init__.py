@@ -6,10 +6,9 @@ records. Databases and their drivers are imported when a store of theirs is name
 
 from typing import TYPE_CHECKING, Any
 
-from .machine import Command, Identity, Promise, Record, State
-
 if TYPE_CHECKING:
     from .ledger import Ledger
+    from .machine import Command, Identity, Promise, Record, State
     from .memory import MemoryStore
     from .postgres import PostgresStore
     from .redis import RedisStore
@@ -40,15 +39,20 @@ __all__ = [
 # A service without commands pays for none of this when it starts.
 _LAZY = {
     "Capabilities": "store",
+    "Command": "machine",
     "Counts": "store",
     "Ending": "running",
+    "Identity": "machine",
     "Ledger": "ledger",
     "MemoryStore": "memory",
     "PostgresStore": "postgres",
+    "Promise": "machine",
     "Ran": "running",
+    "Record": "machine",
     "RedisStore": "redis",
     "Run": "running",
     "SqliteStore": "sqlite",
+    "State": "machine",
     "Store": "store",
     "open_store": "store",
 }

@@ -19,16 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-
-class Promise(enum.Enum):
-    """What a command declares about a crash in the middle of it."""
-
-    TRANSACTIONAL = "transactional"
-    """Effects and record commit together: both or neither."""
-    AT_MOST_ONCE = "at-most-once"
-    """Never run again by itself; a run that was cut off leaves its outcome unknown."""
-    RETRY_SAFE = "retry-safe"
-    """The handler bears being run again, and is, after a run that was cut off."""
+from duet_rpc.promise import Promise as Promise
 
 
 class State(enum.Enum):

@@ -1,0 +1,14 @@
+"""What a command promises; known to services, which need not load the ledger for it."""
+
+import enum
+
+
+class Promise(enum.Enum):
+    """What a command declares about a crash in the middle of it."""
+
+    TRANSACTIONAL = "transactional"
+    """Effects and record commit together: both or neither."""
+    AT_MOST_ONCE = "at-most-once"
+    """Never run again by itself; a run that was cut off leaves its outcome unknown."""
+    RETRY_SAFE = "retry-safe"
+    """The handler bears being run again, and is, after a run that was cut off."""
