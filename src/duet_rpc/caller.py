@@ -6,7 +6,7 @@ than the other, and this module knows neither event loops nor threads.
 """
 
 import copy
-import secrets
+import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -320,7 +320,7 @@ def retry_after(error: RpcError) -> float:
 
 def new_key() -> str:
     """Make an idempotency key that nobody else makes."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def params_with_key(params: Any, key: str) -> bytes:

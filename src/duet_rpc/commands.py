@@ -5,6 +5,7 @@ one that knows both. The ledger is opened when the first command with a key come
 that has none pays nothing for it.
 """
 
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -108,9 +109,7 @@ def _command(job: Job) -> "Command":
 
 def _key_of_its_own() -> str:
     """Name a transactional command that came without a key: it needs a transaction all the same."""
-    from secrets import token_hex
-
-    return f"without-key-{token_hex(16)}"
+    return f"without-key-{os.urandom(16).hex()}"
 
 
 def _deadline(job: Job) -> float | None:

@@ -8,7 +8,6 @@ characters that a terminal obeys; they are shown as escapes instead.
 import io
 import os
 import re
-import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -63,7 +62,11 @@ class Output:
         self.json_wanted = format_ == "json"
         """JSON was asked for by name: failures are told in it as well."""
         self.colour = self.pretty and on_terminal and not no_color and _terminal_has_colour()
-        self.width = shutil.get_terminal_size().columns if on_terminal else 100
+        self.width = 100
+        if on_terminal:
+            import shutil  # loads a good deal
+
+            self.width = shutil.get_terminal_size().columns
 
     def value(self, raw: bytes) -> None:
         """Print one JSON value."""

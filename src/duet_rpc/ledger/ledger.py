@@ -5,7 +5,7 @@ leaves the flight itself to `conduct`. It raises the refusals of the contract (`
 `InProgress`, `OutcomeUnknown`, `StoreUnavailable`); whatever the handler did comes back as bytes.
 """
 
-import secrets
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ class Ledger:
         self._wait = wait
         self._lease = lease
         self._unknown_ttl = unknown_ttl
-        self._name = secrets.token_hex(8)
+        self._name = os.urandom(8).hex()
         self._runs = count(1)
         self._flights = Flights()
         self._group = Group(store.commit)
