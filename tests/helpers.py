@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job, Ledger
-from duet_rpc.framing import Fault, Framing, HeaderFraming
+from duet_rpc.framing import Fault, Frame, Framing, HeaderFraming, whole
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 
@@ -60,11 +60,11 @@ class HandHost:
         self.cancelled: list[Job] = []
         self.behind = False
 
-    def write(self, data: bytes) -> None:
-        self.writes.append(data)
+    def write(self, data: Frame) -> None:
+        self.writes.append(whole(data))
 
-    def write_own(self, data: bytes) -> None:
-        self.writes.append(data)
+    def write_own(self, data: Frame) -> None:
+        self.writes.append(whole(data))
 
     def start(self, job: Job) -> None:
         if job.method.name in self.held:

@@ -150,7 +150,7 @@ def dispatch() -> driver.Answer:
         def feed(self, data: bytes) -> list[bytes]:
             return [data]
 
-        def encode(self, body: bytes) -> bytes:
+        def frame(self, body: bytes) -> bytes:
             return body
 
     class Host:

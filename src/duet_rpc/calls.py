@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from duet_rpc.collector import LARGE
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
-from duet_rpc.framing import Fault, Framing
+from duet_rpc.framing import Fault, Frame, Framing
 from duet_rpc.messages import (
     NULL,
     Response,
@@ -25,6 +26,7 @@ from duet_rpc.messages import (
     encode_notification,
     encode_request,
     is_json_text,
+    request_around,
 )
 
 CANCEL = "$/cancelRequest"
@@ -50,7 +52,7 @@ class Wire(Protocol):
     max_depth: int
     unmatched_answers: int
 
-    def send_own(self, frame: bytes) -> None:
+    def send_own(self, frame: Frame) -> None:
         """Have a frame that answers nobody sent with the next flush."""
         ...
 
@@ -102,7 +104,7 @@ Refused = Callable[[RpcError], None]
 class _Held(Struct):
     """A frame that has to wait, and the calls in it by id."""
 
-    frame: bytes
+    frame: Frame
     wanted: list[int]
     """Somebody waits for their answers."""
     forgotten: list[int]
@@ -145,7 +147,10 @@ class Calls:
         """
         self.last_id = id = self.last_id + 1
         self.open[id] = waiter
-        frame = self._wire.framing.encode(encode_request(id, method, params))
+        if params is None or len(params) < LARGE:
+            frame = self._wire.framing.frame(encode_request(id, method, params))
+        else:
+            frame = self._wire.framing.frame_around(*request_around(id, method, params))
         if self._held or self._line.behind or self.one_at_a_time:
             if in_turn or not self.one_at_a_time:
                 self._put(frame, [id])
@@ -173,12 +178,12 @@ class Calls:
             self._batches.popleft()
         if ids:
             self._batches.append((ids, refused))
-        self._put(self._wire.framing.encode(encode_batch(parts)), ids)
+        self._put(self._wire.framing.frame(encode_batch(parts)), ids)
         return ids
 
     def notify(self, method: str, params: bytes | None) -> None:
         """Send a notification now, or when the peer reads again."""
-        self._put(self._wire.framing.encode(encode_notification(method, params)), [])
+        self._put(self._wire.framing.frame(encode_notification(method, params)), [])
         self._wire.flush()
 
     def forget(self, id: int, *, tell_peer: bool) -> bool:
@@ -193,7 +198,7 @@ class Calls:
             if not held.wanted:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
-            self._wire.send_own(self._wire.framing.encode(_cancellation(id)))
+            self._wire.send_own(self._wire.framing.frame(_cancellation(id)))
             self._wire.flush()
         if self._held:
             self.release_held()
@@ -224,7 +229,7 @@ class Calls:
                 del self._held_ids[id]
             self._wire.send_own(held.frame)
             for id in held.forgotten:
-                self._wire.send_own(self._wire.framing.encode(_cancellation(id)))
+                self._wire.send_own(self._wire.framing.frame(_cancellation(id)))
         self._wire.flush()
 
     def take_answer(self, body: bytes | bytearray | Fault) -> bool:
@@ -297,7 +302,7 @@ class Calls:
             return False  # a number beyond all bounds
         return True
 
-    def _put(self, frame: bytes, ids: list[int]) -> None:
+    def _put(self, frame: Frame, ids: list[int]) -> None:
         """Send a frame with these calls in it, or hold it."""
         if self._held or self._must_wait(len(ids) or None):
             self._last_held = place = self._last_held + 1

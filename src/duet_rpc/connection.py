@@ -30,7 +30,7 @@ from duet_rpc.errors import (
     RpcError,
     ShuttingDown,
 )
-from duet_rpc.framing import Fault, Framing
+from duet_rpc.framing import Fault, Frame, Framing, whole
 from duet_rpc.messages import (
     NULL,
     Batch,
@@ -57,11 +57,11 @@ _JOIN = 16
 class Host(Protocol):
     """What moves bytes and runs handlers for a connection."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Frame) -> None:
         """Send, or keep until the peer reads; sets `connection.congested` when too much is kept."""
         ...
 
-    def write_own(self, data: bytes) -> None:
+    def write_own(self, data: Frame) -> None:
         """Do the same for what answers nobody, which counts for nothing there."""
         ...
 
@@ -160,7 +160,7 @@ class Connection:
         self._waiting = self.queue.waiting
         self._active = self._paused = 0
         self._by_id: dict[bytes, Waiting | Job] = {}
-        self._out: list[bytes] = []
+        self._out: list[Frame] = []
         self._out_is_own = False
         self.calls = Calls(self, host)
         """What we asked of the peer."""
@@ -254,7 +254,7 @@ class Connection:
         if answer_at_once is None:
             return arrived.popleft()
         id, write, joins, out = self.id, self._host.write, self._join > 1, self._out
-        encode, prefixes = self.framing.encode, self.framing.prefixes
+        encode, prefixes = self.framing.frame, self.framing.prefixes
         small = len(prefixes)
         if self._out_is_own:
             self.flush()
@@ -301,7 +301,7 @@ class Connection:
             self.stats.requests += 1
             self._last_was_broken = False
             if answer:
-                self.send(self.framing.encode(answer))
+                self.send(self.framing.frame(answer))
 
     def _take_first(self, body: bytes | bytearray | Fault) -> None:
         """Take what came before the queue that somebody else has filled meanwhile."""
@@ -341,7 +341,12 @@ class Connection:
         """Hand what is ready to be sent to the host."""
         out = self._out
         if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
+            data = out[0]
+            if len(out) > 1:
+                try:
+                    data = b"".join(out)  # type: ignore[arg-type]
+                except TypeError:  # a large one is among them
+                    data = b"".join(map(whole, out))
             out.clear()
             if self._out_is_own:
                 self._out_is_own = False
@@ -349,7 +354,7 @@ class Connection:
             else:
                 self._host.write(data)
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: Frame) -> None:
         """Have an answer sent, together with those that are ready with it."""
         if self._out_is_own:
             self.flush()
@@ -357,7 +362,7 @@ class Connection:
         if len(self._out) >= self._join:
             self.flush()
 
-    def send_own(self, frame: bytes) -> None:
+    def send_own(self, frame: Frame) -> None:
         """Have a call of ours sent, together with those that are ready with it."""
         if not self._out_is_own:
             self.flush()
@@ -663,7 +668,7 @@ class Connection:
 
     def _send_answer(self, answer: bytes, place: Place) -> None:
         if place is None:
-            self.send(self.framing.encode(answer))
+            self.send(self.framing.frame(answer))
         else:
             self._settle_item(place, answer)
 
@@ -675,7 +680,7 @@ class Connection:
         batch, index = place
         answers = batch.settle(index, answer)
         if answers:
-            self.send(self.framing.encode(encode_batch(answers)))
+            self.send(self.framing.frame(encode_batch(answers)))
 
     def note(
         self, severity: Any, text: str, method: str | None, id: bytes | None, **fields: Any

@@ -36,6 +36,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 Event: TypeAlias = bytes | bytearray | Fault
 
+Frame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
+"""What is written for one body; parts of it, one after the other, if the body is a large one."""
+
 
 class Framing(Protocol):
     """What the peer of one connection sends, cut into messages; and the form of what it gets."""
@@ -54,17 +57,27 @@ class Framing(Protocol):
         """Whether a frame is under way: some of its bytes came, some are missing."""
 
     @property
+    def bulk(self) -> bool:
+        """Whether the frame under way is a large one, of which much is missing."""
+
+    @property
     def started(self) -> int:
         """A number that changes when another frame gets under way, and not while it grows."""
 
     def encode(self, body: bytes) -> bytes:
-        """Return the frame to write for one body."""
+        """Return the frame of one body, in one piece."""
+
+    def frame(self, body: bytes) -> Frame:
+        """Return what to write for one body."""
+
+    def frame_around(self, before: bytes, body: bytes, after: bytes) -> Frame:
+        """Return what to write for a body of these three parts, of which the second is large."""
 
     @property
     def prefixes(self) -> Sequence[bytes]:
         """What makes a frame of a small body when it stands before it, by the body's length.
 
-        Whoever writes many looks here first, and asks `encode` for the rest."""
+        Whoever writes many looks here first, and asks `frame` for the rest."""
 
 
 def framing(
@@ -79,6 +92,20 @@ def framing(
     kinds: dict[str, type[HeaderFraming | AutoFraming]]
     kinds = {"lsp": HeaderFraming, "auto": AutoFraming}
     return kinds[name](max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
+
+
+def whole(frame: Frame) -> bytes:
+    """Put a frame into one piece."""
+    return frame if isinstance(frame, bytes) else b"".join(frame)
+
+
+def _in_parts(before: bytes, body: bytes, after: bytes) -> Frame:
+    """Put something around a large body without a copy of it, which takes new memory.
+
+    What stands around it shares a write with an end of it: a header alone would wake the peer.
+    """
+    middle = memoryview(body)[_END:-_END]
+    return before + body[:_END], middle, body[-_END:] + after
 
 
 def _refusal(reason: str, detail: str, **numbers: Any) -> Fault:
@@ -114,6 +141,8 @@ come, for a ready table would delay each start of a daemon."""
 _KNOWN_ENTRIES = 4096
 _KNOWN_BYTES = 128
 _KNOWN_BODY = 64 * 1024
+_LARGE = 64 * 1024
+_END = 16 * 1024
 
 
 class HeaderFraming:
@@ -150,17 +179,32 @@ class HeaderFraming:
 
     @staticmethod
     def encode(body: bytes) -> bytes:
-        """Return the frame to write. No other header: Emacs gives up after 100 bytes of them."""
+        return whole(HeaderFraming.frame(body))
+
+    @staticmethod
+    def frame(body: bytes) -> Frame:
+        """Return what to write. No other header: Emacs gives up after 100 bytes of them."""
         length = len(body)
         if length < len(_PLAIN_HEADERS):
             return _PLAIN_HEADERS[length] + body
-        return b"Content-Length: %d\r\n\r\n%b" % (length, body)
+        if length < _LARGE:
+            return b"Content-Length: %d\r\n\r\n%b" % (length, body)
+        return HeaderFraming.frame_around(b"", body, b"")
+
+    @staticmethod
+    def frame_around(before: bytes, body: bytes, after: bytes) -> Frame:
+        length = len(before) + len(body) + len(after)
+        return _in_parts(b"Content-Length: %d\r\n\r\n%b" % (length, before), body, after)
 
     @property
     def partial(self) -> bool:
         if self._state is HeaderFraming._tail:
             return bool(self._held)
         return self._state not in (HeaderFraming._between, HeaderFraming._lost)
+
+    @property
+    def bulk(self) -> bool:
+        return self._missing > _LARGE
 
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
@@ -398,9 +442,21 @@ class LineFraming:
     def encode(body: bytes) -> bytes:
         return body + b"\n"
 
+    @staticmethod
+    def frame(body: bytes) -> Frame:
+        return body + b"\n" if len(body) < _LARGE else _in_parts(b"", body, b"\n")
+
+    @staticmethod
+    def frame_around(before: bytes, body: bytes, after: bytes) -> Frame:
+        return _in_parts(before, body, after + b"\n")
+
     @property
     def partial(self) -> bool:
         return bool(self._line)
+
+    @property
+    def bulk(self) -> bool:
+        return len(self._line) > _LARGE
 
     def feed(self, data: bytes) -> list[Event]:
         events: list[Event] = []
@@ -464,8 +520,14 @@ class AutoFraming:
         )
 
     def encode(self, body: bytes) -> bytes:
-        """Return the frame to write; one with a header while the peer has said nothing."""
+        """Return the frame of a body; one with a header while the peer has said nothing."""
         return self._framing.encode(body)
+
+    def frame(self, body: bytes) -> Frame:
+        return self._framing.frame(body)
+
+    def frame_around(self, before: bytes, body: bytes, after: bytes) -> Frame:
+        return self._framing.frame_around(before, body, after)
 
     @property
     def prefixes(self) -> Sequence[bytes]:
@@ -474,6 +536,10 @@ class AutoFraming:
     @property
     def partial(self) -> bool:
         return self._framing.partial
+
+    @property
+    def bulk(self) -> bool:
+        return self._framing.bulk
 
     @property
     def started(self) -> int:

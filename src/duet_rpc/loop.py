@@ -21,7 +21,7 @@ from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
-from duet_rpc.framing import Framing
+from duet_rpc.framing import Frame, Framing
 from duet_rpc.threads import STALL
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
@@ -124,7 +124,7 @@ class LoopHost:
 
     # For the connection.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Frame) -> None:
         """Send what the peer takes now and keep the rest."""
         if self.closed:
             return  # the descriptor may be somebody else's by now
@@ -134,7 +134,7 @@ class LoopHost:
         if self.outbox.size and not self._writing:
             self.on_loop(self._watch_writing)
 
-    def write_own(self, data: bytes) -> None:
+    def write_own(self, data: Frame) -> None:
         """Send a call of ours, as far as the peer takes it now."""
         if self.closed:
             return
@@ -380,7 +380,10 @@ class LoopHost:
             if self._frame_timer is not None:
                 self._frame_timer.cancel()
                 self._frame_timer = None
-        elif self._frame != framing.started or self._frame_timer is None:
+                self.channel.expect(bulk=False)
+            return
+        self.channel.expect(bulk=framing.bulk)
+        if self._frame != framing.started or self._frame_timer is None:
             self._frame = framing.started
             if self._frame_timer is not None:
                 self._frame_timer.cancel()

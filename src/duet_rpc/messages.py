@@ -288,6 +288,12 @@ def encode_request(id: int, method: str, params: bytes | None) -> bytes:
     return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id, _encode(method), params)
 
 
+def request_around(id: int, method: str, params: bytes) -> tuple[bytes, bytes, bytes]:
+    """Make a call of ours in parts: its params are large, and need not be copied for it."""
+    before = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":' % (id, _encode(method))
+    return before, params, b"}"
+
+
 def encode_notification(method: str, params: bytes | None) -> bytes:
     """Make a notification of ours."""
     if params is None:

@@ -25,7 +25,7 @@ from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
-from duet_rpc.framing import Framing
+from duet_rpc.framing import Frame, Framing
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 
@@ -72,9 +72,9 @@ class ThreadHost:
         self._log = dispatcher.log
         self._logger = logger
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes, self._congest)
-        self.write: Callable[[bytes], None] = self.outbox.put
+        self.write: Callable[[Frame], None] = self.outbox.put
         """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
-        self.write_own: Callable[[bytes], None] = partial(self.outbox.put, answers=False)
+        self.write_own: Callable[[Frame], None] = partial(self.outbox.put, answers=False)
         """The same for a call of ours, of which nothing is too much."""
         self._mail: deque[Callable[[], object]] = deque()
         self._owner = threading.get_ident()
@@ -250,6 +250,7 @@ class ThreadHost:
         elif self._frame != framing.started:
             self._frame_deadline = time.monotonic() + self._policy.read_timeout
         self._frame = framing.started
+        self.channel.expect(bulk=framing.bulk)
 
     def _end_input(self) -> None:
         self.input_ended = True

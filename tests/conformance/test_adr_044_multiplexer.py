@@ -87,7 +87,7 @@ def test_a_request_is_registered_before_it_is_written() -> None:
         framing: Framing = HeaderFraming()
         max_depth, unmatched_answers = 64, 0
 
-        def send_own(self, frame: bytes) -> None:
+        def send_own(self, frame: Any) -> None:
             registered.append(dict(calls.open))
 
         def flush(self) -> None:

@@ -22,6 +22,7 @@ from duet_rpc.framing import (
     HeaderFraming,
     LineFraming,
     framing,
+    whole,
 )
 
 KIB = 1024
@@ -68,11 +69,11 @@ def by_byte(wire: bytes) -> list[bytes]:
 
 def check(wire: bytes, expected: Seen, make: Make = HeaderFraming, tail: bytes = GOOD) -> None:
     """Expect these events of the wire, however it is cut; and the next good frame after them."""
-    for whole, events in ((wire, expected), (wire + tail, [*expected, NEXT])):
-        assert feed(make(), whole) == events
-        assert feed(make(), *by_byte(whole)) == events
-        for cut in range(1, len(whole)):
-            assert feed(make(), whole[:cut], whole[cut:]) == events, f"cut at {cut}"
+    for data, events in ((wire, expected), (wire + tail, [*expected, NEXT])):
+        assert feed(make(), data) == events
+        assert feed(make(), *by_byte(data)) == events
+        for cut in range(1, len(data)):
+            assert feed(make(), data[:cut], data[cut:]) == events, f"cut at {cut}"
 
 
 def header(*lines: bytes) -> bytes:
@@ -948,3 +949,40 @@ def test_a_frame_is_written_in_one_way() -> None:
     assert HeaderFraming.encode(b"") == b"Content-Length: 0\r\n\r\n"
     assert HeaderFraming.encode("ü".encode()) == b"Content-Length: 2\r\n\r\n\xc3\xbc"
     assert LineFraming.encode(b"{}") == b"{}\n"
+
+
+# Large bodies out.
+
+
+@pytest.mark.parametrize("size", [10, 2_000, 65_535, 65_536, 200_000])
+@pytest.mark.parametrize("form", [HeaderFraming, LineFraming, AutoFraming])
+def test_what_is_written_is_the_frame_also_in_parts(form: type[Framing], size: int) -> None:
+    framing, body = form(), (bytes(range(32, 127)) * (size // 95 + 1))[:size]
+    assert whole(framing.frame(body)) == framing.encode(body)
+    large = body * (65_536 // size + 1)
+    assert whole(framing.frame_around(b"[", large, b"]")) == framing.encode(b"[" + large + b"]")
+
+
+def test_a_large_body_is_not_copied_to_be_framed() -> None:
+    body = b"x" * 9_000_000
+    tracemalloc.start()
+    frames = [form.frame(body) for form in (HeaderFraming, LineFraming)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200_000
+    assert [len(whole(frame)) - len(body) for frame in frames] == [27, 1]
+
+
+@pytest.mark.parametrize("form", [HeaderFraming, LineFraming, AutoFraming])
+def test_a_large_body_is_told_while_it_comes(form: type[Framing]) -> None:
+    framing = form()
+    data = framing.encode(b"[" + b" " * 200_000 + b"]")
+    if form is AutoFraming:
+        data = LineFraming.encode(b"[" + b" " * 200_000 + b"]")
+    assert not framing.bulk
+    framing.feed(data[:100_000])
+    assert framing.bulk
+    assert len(framing.feed(data[100_000:])) == 1
+    assert not framing.bulk
+    framing.feed(form().encode(BODY)[:-1])
+    assert not framing.bulk

@@ -9,7 +9,7 @@ import pytest
 from duet_rpc.connection import RETRY_AFTER_MS
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import DeadlineExceeded, RpcError
-from duet_rpc.framing import LineFraming
+from duet_rpc.framing import Frame, LineFraming
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
 from duet_rpc.service import Service
 from duet_rpc.waiting import Budget
@@ -376,7 +376,7 @@ def test_congestion_in_the_middle_stops_the_straight_line() -> None:
     one = line(ONE)
     write = one.host.write
 
-    def write_and_congest(data: bytes) -> None:
+    def write_and_congest(data: Frame) -> None:
         write(data)
         one.connection.congested = True
 

@@ -9,6 +9,7 @@ answer, and those of the calls before it, could not come.
 from collections import deque
 from collections.abc import Callable
 
+from duet_rpc.framing import Frame
 from duet_rpc.transports.channel import Send
 
 
@@ -30,27 +31,29 @@ class Outbox:
         self.lost = False
         """The peer closed its end: what we would say reaches nobody."""
 
-    def put(self, data: bytes, answers: bool = True) -> None:
+    def put(self, data: Frame, answers: bool = True) -> None:
         """Send what the peer takes now and keep the rest; only answers can be too much."""
         sent = 0
         if not self._kept:
             try:
-                sent = self._send(data)
-            except BlockingIOError:
+                # Parts are sent below; to ask here would cost every small answer something.
+                sent = self._send(data)  # type: ignore[arg-type]
+            except (BlockingIOError, TypeError):
                 pass
             except OSError:
                 self.lose()
                 return
             if sent == len(data):
                 return
-        left = len(data) - sent
-        self._kept.append((memoryview(data)[sent:], answers))
-        self.size += left
-        if answers:
-            self._answers += left
-            if self._answers > self._max_bytes:
-                self.over = True
-                self._on_over()
+        for part in data if isinstance(data, tuple) else (memoryview(data)[sent:],):
+            self._kept.append((memoryview(part), answers))
+            self.size += len(part)
+            self._answers += len(part) if answers else 0
+        if isinstance(data, tuple):
+            self.flush()
+        if answers and self._answers > self._max_bytes:
+            self.over = True
+            self._on_over()
 
     def flush(self) -> None:
         """Send what was kept, as far as the peer reads."""
@@ -58,15 +61,13 @@ class Outbox:
             while self._kept:
                 data, answers = self._kept[0]
                 sent = self._send(data)
-                if sent == len(data):
-                    self._kept.popleft()
-                else:
-                    self._kept[0] = data[sent:], answers
                 self.size -= sent
                 if answers:
                     self._answers -= sent
-                if not sent:
+                if sent < len(data):
+                    self._kept[0] = data[sent:], answers
                     break
+                self._kept.popleft()
         except BlockingIOError:
             pass
         except OSError:
