@@ -160,7 +160,7 @@ def _deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
         return True
     # Leaves, most of what there is, take one level away from every nest when they are cut off.
     cuts, before = 0, 2 * len(steps)
-    while before >= 2 * len(steps) > 0:
+    while 3 * before >= 4 * len(steps) > 0:
         before = len(steps)
         steps = steps.replace(_LEAF, b"")
         cuts += len(steps) < before
