@@ -365,7 +365,8 @@ class Connection:
     def send_own(self, frame: Frame) -> None:
         """Have a call of ours sent, together with those that are ready with it."""
         if not self._out_is_own:
-            self.flush()
+            if self._out:
+                self.flush()
             self._out_is_own = True
         self._out.append(frame)
         if len(self._out) >= self._join:

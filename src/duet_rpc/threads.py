@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -74,8 +73,6 @@ class ThreadHost:
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes, self._congest)
         self.write: Callable[[Frame], None] = self.outbox.put
         """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
-        self.write_own: Callable[[Frame], None] = partial(self.outbox.put, answers=False)
-        """The same for a call of ours, of which nothing is too much."""
         self._mail: deque[Callable[[], object]] = deque()
         self._owner = threading.get_ident()
         self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -97,6 +94,10 @@ class ThreadHost:
 
     def _congest(self) -> None:
         self.connection.congested = True
+
+    def write_own(self, data: bytes) -> None:
+        """Send a call of ours, as far as the peer takes it now."""
+        self.outbox.put(data, False)
 
     def start(self, job: Job) -> None:
         """Run the handler here and now."""
