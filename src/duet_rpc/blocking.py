@@ -79,6 +79,7 @@ class Client:
         )
         self._caller = Caller(self, timeout=timeout, retry=retry)
         self._timeout = timeout
+        self._retry = retry
         self._opening = threading.RLock()
         self._line = Line(self._dispatcher.log)
 
@@ -182,10 +183,7 @@ class Client:
             expected = self._caller.usual
         else:
             expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
-        reply, encoded = Reply(self._line, method, expected), encode_params(params)
-        while not self._line.ask(reply, encoded):
-            self._reopen(reply)
-        return reply.outcome()
+        return self._ask(method, encode_params(params), expected)
 
     def query(
         self,
@@ -200,6 +198,8 @@ class Client:
     ) -> Any:
         """Call a method that changes nothing; it is tried again as `retry` says."""
         expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        if retry is None and self._retry is None:
+            return self._ask(method, encode_params(params), expected)
         return run(self._caller.query(method, params, expected, retry))
 
     def command(
@@ -249,6 +249,12 @@ class Client:
         while not self._line.request(reply, params):
             self._reopen(reply)
         return reply
+
+    def _ask(self, method: str, params: bytes | None, expected: Expected) -> Any:
+        reply = Reply(self._line, method, expected)
+        while not self._line.ask(reply, params):
+            self._reopen(reply)
+        return reply.outcome()
 
     async def request_all(self, items: Sequence[Item]) -> RpcError | None:
         """Send items in one array, and wait until each is settled or the whole is refused."""

@@ -49,7 +49,7 @@ class Line:
         self.workers = Workers()
         self._log = log
         self._patience: float | None = None
-        """Seconds that the leader may wait this time."""
+        """Milliseconds that the leader may wait this time."""
         self._unsent: list[Reply] = []
         self._always: Reply | None = None
         self._endings: set[threading.Thread] = set()
@@ -251,7 +251,7 @@ class Line:
         """Lead on this host, or follow if it is None, until the reply is settled."""
         while True:
             if reads_on is not None:
-                ready = reads_on.wait(self._patience)
+                ready = reads_on.poll(self._patience)
                 with self.lock:
                     reads_on = self._go_on(reply, ready)
                 continue
@@ -275,8 +275,12 @@ class Line:
             host = self.host
             if self.leader is reply:
                 if self.polled is host is not None:
-                    self._deal(host, ready)
-                    host = self.host
+                    host.deal(ready)
+                    if host.input_ended or host.outbox.lost or host.connection.broken:
+                        self._end(host)
+                        host = None
+                    elif self._unsent and not host.unsent:
+                        self._settle_sent()
                 self.polled = None
             if reply.host is not host and reply.host is not None:
                 # Nearly always it has been told. But Ctrl-C may have come just when it was to be.
@@ -340,13 +344,6 @@ class Line:
                 interruption = error
         if interruption is not None:
             raise interruption
-
-    def _deal(self, host: BlockingHost, ready: list[tuple[int, int]]) -> None:
-        host.deal(ready)
-        if host.input_ended or host.outbox.lost or host.connection.broken:
-            self._end(host)
-        elif self._unsent and not host.unsent:
-            self._settle_sent()
 
     def _time_out(self, reply: Reply) -> None:
         """End a call whose time is over. The lock is held."""

@@ -78,6 +78,8 @@ class ThreadHost:
         self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
+        self.poll: Callable[[float | None], list[tuple[int, int]]] = self._poll.poll
+        """Waits for what `prepare` said; this part alone needs no baton."""
         self._reading = self._writing = False
         self._frame = -1
         self._frame_deadline: float | None = None
@@ -185,10 +187,10 @@ class ThreadHost:
 
     def turn(self, timeout: float | None = None) -> None:
         """Wait until something comes or can be sent, and deal with it. Needs the baton."""
-        self.deal(self.wait(self.prepare(timeout)))
+        self.deal(self.poll(self.prepare(timeout)))
 
     def prepare(self, timeout: float | None) -> float | None:
-        """Say what to wait for; return how long at most, our own clocks included."""
+        """Say what to wait for; return how many milliseconds at most, our own clocks included."""
         connection = self.connection
         rests = connection.rests
         reading = self.reads and not self.input_ended and (rests or connection.wants_data)
@@ -197,14 +199,11 @@ class ThreadHost:
             self._register(reading, writing)
         if rests and self._frame_deadline is None:
             self._stalled_since = None
-            return timeout
-        return self._next_timeout(timeout)
-
-    def wait(self, timeout: float | None) -> list[tuple[int, int]]:
-        """Wait; this part alone needs no baton."""
+        else:
+            timeout = self._next_timeout(timeout)
         if timeout is None:
-            return self._poll.poll()
-        return self._poll.poll(timeout * 1000 if timeout > 0 else 0)
+            return None
+        return timeout * 1000 if timeout > 0 else 0
 
     def deal(self, ready: list[tuple[int, int]]) -> None:
         """Read and write what has become possible."""
