@@ -97,7 +97,7 @@ class ThreadHost:
     def _congest(self) -> None:
         self.connection.congested = True
 
-    def write_own(self, data: bytes) -> None:
+    def write_own(self, data: Frame) -> None:
         """Send a call of ours, as far as the peer takes it now."""
         self.outbox.put(data, False)
 
