@@ -27,6 +27,7 @@ from duet_rpc.messages import (
     encode_request,
     is_json_text,
     request_around,
+    request_form,
 )
 
 CANCEL = "$/cancelRequest"
@@ -94,6 +95,17 @@ _MAX_DIGITS = 18
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
 
+_FORMS: dict[str, bytes] = {}
+
+
+def _form(method: str) -> bytes:
+    """Make, once for each method, the request that lacks only its id and params."""
+    form = request_form(method)
+    if len(_FORMS) < 1000:
+        _FORMS[method] = form
+    return form
+
+
 def _cancellation(id: int) -> bytes:
     return encode_notification(CANCEL, b'{"id":%d}' % id)
 
@@ -122,6 +134,7 @@ class Calls:
         self.last_id = 0
         self._wire = wire
         self._line = line
+        self._frame = wire.framing.frame
         self._batches: deque[tuple[list[int], Refused]] = deque()
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._held_ids: dict[int, int] = {}
@@ -147,11 +160,13 @@ class Calls:
         """
         self.last_id = id = self.last_id + 1
         self.open[id] = waiter
-        if params is None or len(params) < LARGE:
-            frame = self._wire.framing.frame(encode_request(id, method, params))
+        if params is None:
+            frame = self._frame(encode_request(id, method, None))
+        elif len(params) < LARGE:
+            frame = self._frame((_FORMS.get(method) or _form(method)) % (id, params))
         else:
             frame = self._wire.framing.frame_around(*request_around(id, method, params))
-        if self._held or self._line.behind or self.one_at_a_time:
+        if self._held or self.one_at_a_time or self._line.behind:
             if in_turn or not self.one_at_a_time:
                 self._put(frame, [id])
                 return id
@@ -178,12 +193,12 @@ class Calls:
             self._batches.popleft()
         if ids:
             self._batches.append((ids, refused))
-        self._put(self._wire.framing.frame(encode_batch(parts)), ids)
+        self._put(self._frame(encode_batch(parts)), ids)
         return ids
 
     def notify(self, method: str, params: bytes | None) -> None:
         """Send a notification now, or when the peer reads again."""
-        self._put(self._wire.framing.frame(encode_notification(method, params)), [])
+        self._put(self._frame(encode_notification(method, params)), [])
         self._wire.flush()
 
     def forget(self, id: int, *, tell_peer: bool) -> bool:
@@ -198,7 +213,7 @@ class Calls:
             if not held.wanted:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
-            self._wire.send_own(self._wire.framing.frame(_cancellation(id)))
+            self._wire.send_own(self._frame(_cancellation(id)))
             self._wire.flush()
         if self._held:
             self.release_held()
@@ -229,25 +244,25 @@ class Calls:
                 del self._held_ids[id]
             self._wire.send_own(held.frame)
             for id in held.forgotten:
-                self._wire.send_own(self._wire.framing.frame(_cancellation(id)))
+                self._wire.send_own(self._frame(_cancellation(id)))
         self._wire.flush()
 
-    def take_answer(self, body: bytes | bytearray | Fault) -> bool:
-        """Settle a call by a plain answer with a result; False if this is anything else."""
-        if isinstance(body, Fault):
-            return False
-        try:
-            answer = _decode_answer(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        if answer.id not in self.open or answer.id in self._held_ids:
-            return False
-        if not is_json_text(body, self._wire.max_depth):
-            return False
-        self.open.pop(answer.id).settle(answer.result, None)
-        if self._held:
-            self.release_held()
-        return True
+    def take_answers(self, arrived: deque[bytes | bytearray | Fault]) -> None:
+        """Settle calls by the plain answers that came first, up to anything else."""
+        open, held = self.open, self._held_ids
+        while open and arrived:
+            body: Any = arrived[0]
+            try:
+                answer = _decode_answer(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+                return  # a fault is no bytes
+            id = answer.id
+            if id not in open or id in held or not is_json_text(body, self._wire.max_depth):
+                return
+            arrived.popleft()
+            open.pop(id).settle(answer.result, None)
+            if self._held:
+                self.release_held()
 
     def settle(self, response: Response) -> None:
         """Settle the call that an answer is for, whatever the answer looks like."""

@@ -7,6 +7,7 @@ the connection.
 """
 
 import asyncio
+import contextvars
 import copy
 import itertools
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import msgspec
+from msgspec import Struct
 
 from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, with_progress_token
 from duet_rpc.calls import encode_params
@@ -32,61 +34,61 @@ from duet_rpc.workers import Workers
 P = TypeVar("P")
 _GRAIN = 0.01
 """Seconds between two marks: how much later than promised a timeout can be."""
+_NEVER = float("-inf")
 _LAST_WRITES = 0.1
 """Seconds that a server has, when we close, to take what was sent before."""
 
 
-class _Reply(asyncio.Future[Any]):
-    """A call on its way: the reader settles it."""
+class _Reply(Struct, eq=False, gc=False):
+    """A call on its way, and the future of whoever waits for it.
 
-    __slots__ = ("_client", "_expected", "_ends", "_method", "_timer", "id")
+    The future is a plain one, which tasks await faster than one of a class of ours. So it tells us
+    by a callback that somebody has cancelled it; the callback is gone before the reader settles it.
+    The collector does not look at it: that takes longer than the call, and the circle of future and
+    callback is cut when the call ends, as every call does.
+    """
 
-    def __init__(
-        self, client: "Client", method: str, expected: Expected, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(loop=loop)
-        self._client = client
-        self._method = method
-        self._expected = expected
-        self._timer: asyncio.TimerHandle | None = None
-        self._ends: float | None = None
-        self.id = 0
+    future: asyncio.Future[Any]
+    client: "Client"
+    method: str
+    expected: Expected
+    id: int = 0
+    timer: asyncio.TimerHandle | None = None
+    ends: float | None = None
 
     @property
     def is_usual(self) -> bool:
         """It has the client's usual timeout, and so no timer of its own."""
-        return self._timer is None and self._expected.timeout is not None
+        return self.timer is None and self.expected.timeout is not None
 
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.done():
-            return
-        if error is not None:
-            self.set_exception(error)
+        future = self.future
+        if self.timer is not None:
+            self.timer.cancel()
+        if not future.remove_done_callback(self):
+            self.client._came_late(self, error)
+        elif error is not None:
+            future.set_exception(error)
             if isinstance(error, ConnectionLost):
-                self.exception()  # a thousand lost calls that nobody awaits are no thousand news
-            return
-        try:
-            value = self._expected.decode(result)
-        except Exception as failure:
-            self.set_exception(failure)
+                future.exception()  # a thousand lost calls that nobody awaits are no thousand news
         else:
-            self.set_result(value)
+            try:
+                value = self.expected.decode(result)
+            except Exception as failure:
+                future.set_exception(failure)
+            else:
+                future.set_result(value)
 
     def progress(self, value: Any) -> None:
         """Take news of the call: it may take longer, up to its total."""
-        self._client._progressed(self, value)
+        self.client._progressed(self, value)
 
-    def cancel(self, msg: Any = None) -> bool:
-        """Stop waiting, and tell the server."""
-        if not super().cancel(msg):
-            return False
-        if self._timer is not None:
-            self._timer.cancel()
-        self._client._cancelled(self)
-        return True
+    def __call__(self, future: object) -> None:
+        """Nobody waits any more: tell the server."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.client._cancelled(self)
 
 
 class Client:
@@ -126,10 +128,11 @@ class Client:
         self._lost: Exception | None = None
         self._closed = False
         self._marks: deque[tuple[float, int]] = deque()
-        self._marked = 0.0
+        self._marked = _NEVER
         self._expiry: asyncio.TimerHandle | None = None
         self._flushing = False
         self._counted = ClientStats()
+        self._context = contextvars.Context()
         self._loop: asyncio.AbstractEventLoop
 
     @classmethod
@@ -194,6 +197,7 @@ class Client:
 
     def _attach(self, link: Link) -> None:
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._lost = None
         self._counted.connects += 1
         policy = self._dispatcher.policy
@@ -212,6 +216,7 @@ class Client:
         self._host.connection.calls.one_at_a_time = self._one_at_a_time
         self._calls = self._host.connection.calls
         self._marks.clear()
+        self._marked = _NEVER
         self._host.begin()
 
     def _ended(self, host: LoopHost, link: Link) -> None:
@@ -236,6 +241,7 @@ class Client:
         host, self._host = self._host, None
         if host is not None:
             try:
+                await asyncio.sleep(0)  # calls that were just cancelled have still to tell us
                 host.connection.flush()
                 await host.drained(_LAST_WRITES)
             finally:
@@ -258,6 +264,7 @@ class Client:
 
     @staticmethod
     def _count(stats: ClientStats, host: LoopHost) -> None:
+        stats.calls += host.connection.calls.last_id
         stats.unmatched_answers += host.connection.unmatched_answers
         stats.faults += host.connection.stats.faults
 
@@ -349,25 +356,28 @@ class Client:
         host = self._host
         if host is None:
             return self._request_anew(method, params, expected)
+        calls = self._calls
         if expected.on_progress is not None:
-            params = with_progress_token(params, self._calls.last_id + 1)
-        loop = self._loop
-        reply = _Reply(self, method, expected, loop)
-        reply.id = id = self._calls.send(method, params, reply)
-        self._counted.calls += 1
-        timeout = expected.timeout
-        if timeout is not None:
-            now = loop.time()
-            if timeout == self._timeout and expected.on_progress is None:
-                if now - self._marked >= _GRAIN or not self._marks:
-                    self._mark(now, id)
-            else:
-                self._start_timer(reply, now, timeout)
-        if id == 1 or len(self._calls.open) == 1:
+            params = with_progress_token(params, calls.last_id + 1)
+        reply = self._reply(method, expected)
+        reply.id = id = calls.send(method, params, reply)
+        if expected.timeout is not None:
+            now = self._time()
+            if expected.timeout != self._timeout or expected.on_progress is not None:
+                self._start_timer(reply, now, expected.timeout)
+            elif now - self._marked >= _GRAIN:
+                self._mark(now, id)
+        if len(calls.open) == 1:
             host.connection.flush()
         elif not self._flushing:
             self._flushing = True
-            loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush)
+        return reply.future
+
+    def _reply(self, method: str, expected: Expected) -> _Reply:
+        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
+        reply = _Reply(future, self, method, expected)
+        future.add_done_callback(reply, context=self._context)
         return reply
 
     def _request_anew(
@@ -419,7 +429,7 @@ class Client:
         host = await self._connected()
         refusal: list[RpcError] = []
         replies = [
-            None if item.expected is None else _Reply(self, item.method, item.waits_for, self._loop)
+            None if item.expected is None else self._reply(item.method, item.waits_for)
             for item in items
         ]
 
@@ -437,20 +447,19 @@ class Client:
         for reply in replies:
             if reply is not None:
                 reply.id = next(ids)
-                self._counted.calls += 1
-                if reply._expected.timeout is not None:
-                    self._start_timer(reply, now, reply._expected.timeout)
+                if reply.expected.timeout is not None:
+                    self._start_timer(reply, now, reply.expected.timeout)
         host.connection.flush()
         try:
             for item, reply in zip(items, replies, strict=True):
                 try:
-                    item.settle(None if reply is None else await reply, None)
+                    item.settle(None if reply is None else await reply.future, None)
                 except Exception as error:
                     item.settle(None, error)
         finally:
             for reply in replies:
-                if reply is not None and not reply.cancel():
-                    _look_at(reply)
+                if reply is not None and not reply.future.cancel():
+                    _look_at(reply.future)
         return refusal[0] if refusal else None
 
     def send(
@@ -540,21 +549,23 @@ class Client:
             self._time_out(waiter, usual)
         if not self._calls.open:
             marks.clear()
-        elif marks:
+        if marks:
             self._watch_marks()
+        else:
+            self._marked = _NEVER
 
     def _start_timer(self, reply: _Reply, now: float, timeout: float) -> None:
-        total = reply._expected.total_timeout
-        if reply._ends is None:
-            reply._ends = None if total is None else now + total
-        when = now + timeout if reply._ends is None else min(now + timeout, reply._ends)
-        reply._timer = self._loop.call_at(when, self._time_out, reply, timeout)
+        total = reply.expected.total_timeout
+        if reply.ends is None:
+            reply.ends = None if total is None else now + total
+        when = now + timeout if reply.ends is None else min(now + timeout, reply.ends)
+        reply.timer = self._loop.call_at(when, self._time_out, reply, timeout)
 
     def _time_out(self, reply: _Reply, timeout: float) -> None:
-        if reply.done():
+        if reply.future.done():
             return
         self._counted.timeouts += 1
-        error = CallTimeout(f"{reply._method}: no answer within {timeout:g} s")
+        error = CallTimeout(f"{reply.method}: no answer within {timeout:g} s")
         reply.settle(None, error)
         self._calls.forget(reply.id, tell_peer=True)
 
@@ -562,17 +573,23 @@ class Client:
         if self._calls.forget(reply.id, tell_peer=True):
             self._counted.cancelled += 1
 
+    def _came_late(self, reply: _Reply, error: Exception | None) -> None:
+        """The call was cancelled, and its end came before the cancellation could be sent."""
+        self._counted.cancelled += 1
+        if self._host is not None and not isinstance(error, ConnectionLost):
+            self._host.connection.unmatched_answers += 1
+
     def _progressed(self, reply: _Reply, value: Any) -> None:
-        expected = reply._expected
+        expected = reply.expected
         if expected.on_progress is None:
             return  # it asked for none; a number of the server's own is like its id
-        if reply._timer is not None and expected.timeout is not None:
-            reply._timer.cancel()
+        if reply.timer is not None and expected.timeout is not None:
+            reply.timer.cancel()
             self._start_timer(reply, self._loop.time(), expected.timeout)
         try:
             expected.on_progress(value)
         except Exception as error:
-            self._dispatcher.log.failure("on_progress failed", error, method=reply._method)
+            self._dispatcher.log.failure("on_progress failed", error, method=reply.method)
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

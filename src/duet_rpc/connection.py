@@ -224,9 +224,9 @@ class Connection:
         arrived, waiting = self._arrived, self._waiting
         while not self.congested:
             # An answer to a call of ours needs no room, and nobody's turn.
-            if self._open_calls and arrived and self.calls.take_answer(arrived[0]):
-                arrived.popleft()
-            elif waiting and self._active < self._limit:
+            if self._open_calls and arrived:
+                self.calls.take_answers(arrived)
+            if waiting and self._active < self._limit:
                 self._start(self._queue.popleft())
             elif arrived:
                 if not (self._active or self._by_id or waiting or self._open_calls or self.closing):

@@ -66,6 +66,8 @@ class LoopHost:
         self.input_ended = False
         self.reads = True
         """Turned off by a server that is ending."""
+        self.behind = False
+        """The peer has not taken what we sent."""
         self.closed = False
         self.lock = threading.RLock()
         self.turns = 0
@@ -131,8 +133,8 @@ class LoopHost:
         self.outbox.put(data)
         if self.outbox.over:
             self.connection.congested = True
-        if self.outbox.size and not self._writing:
-            self.on_loop(self._watch_writing)
+        if self.outbox.size:
+            self._fall_behind()
 
     def write_own(self, data: Frame) -> None:
         """Send a call of ours, as far as the peer takes it now."""
@@ -141,7 +143,12 @@ class LoopHost:
         self.outbox.put(data, False)
         if self.outbox.lost:
             self._loop.call_soon_threadsafe(self.on_loop, self._arrange)
-        elif self.outbox.size and not self._writing:
+        elif self.outbox.size:
+            self._fall_behind()
+
+    def _fall_behind(self) -> None:
+        self.behind = True
+        if not self._writing:
             self.on_loop(self._watch_writing)
 
     def _watch_writing(self) -> None:
@@ -185,11 +192,6 @@ class LoopHost:
     def peer(self) -> Peer:
         """The other end, for handlers."""
         return self
-
-    @property
-    def behind(self) -> bool:
-        """The peer has not taken what we sent."""
-        return self.outbox.size > 0
 
     async def _run_async(self, job: Job, timer: asyncio.TimerHandle | None) -> None:
         member = await self.connection.dispatcher.run_async(job)
@@ -313,7 +315,7 @@ class LoopHost:
         with self.lock:
             self.outbox.flush()
             if not self.outbox.size:
-                self._writing = False
+                self._writing = self.behind = False
                 self._loop.remove_writer(self.channel.write_fd)
             if self.connection.congested and not self.outbox.over:
                 self.connection.congested = False

@@ -294,6 +294,12 @@ def request_around(id: int, method: str, params: bytes) -> tuple[bytes, bytes, b
     return before, params, b"}"
 
 
+def request_form(method: str) -> bytes:
+    """Make the calls of one method but for their id and params, which `%` puts in."""
+    name = _encode(method).replace(b"%", b"%%")
+    return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%%b}' % name
+
+
 def encode_notification(method: str, params: bytes | None) -> bytes:
     """Make a notification of ours."""
     if params is None:
