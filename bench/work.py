@@ -59,14 +59,14 @@ LARGEST = 10 * 1024 * 1024 - 1_000
 
 FULL = Scale(
     repetitions=5, stream=100_000, trips=3_000, window=40_000, rounds=30_000, dispatched=30_000,
-    starts=3, large=(1, 9), connections=1_000, flood=1.0, commands=100,
+    starts=3, large=(1, 9), connections=1_000, flood=1.0, commands=500,
     stores=("memory", "sqlite", "postgres", "valkey"),
     sizes=(100, 1_000, 10_000, 100_000, 1_000_000, LARGEST), widths=(1, 10, 100, 1_000, 10_000),
     scaled=20_000,
 )  # fmt: skip
 QUICK = Scale(
     repetitions=2, stream=20_000, trips=1_000, window=10_000, rounds=10_000, dispatched=10_000,
-    starts=1, large=(1,), connections=200, flood=0.5, commands=30, stores=("memory", "sqlite"),
+    starts=1, large=(1,), connections=200, flood=0.5, commands=150, stores=("memory", "sqlite"),
     sizes=(100, 10_000, 1_000_000), widths=(1, 100, 1_000), scaled=5_000,
 )  # fmt: skip
 
@@ -298,30 +298,25 @@ def commands(peer: Peer, scale: Scale) -> Figures:
             url = stores.url(store, folder)
             if url is None:
                 continue
-            for name, width, count in ("one", 1, scale.commands), ("many", 64, 20 * scale.commands):
+            alone = scale.commands
+            for name, width, count in ("one", 1, alone), ("many", 64, 4 * alone):
                 if peer.kind == "ours":
                     figures[f"{store}.{name}"] = _command_rate(peer, url, width, count)
                 elif store != "memory":
                     found = processes.measure(peer, "commit", url, str(width), str(count))
                     figures[f"{store}.{name}"] = found["rate"]
-            figures |= _ledger_rates(peer, store, url, 5 * scale.commands)
+            # No messages: what the ledger itself adds to two commits.
+            if peer.kind == "ours":
+                found = processes.measure(peer, "ledger", url, str(alone))
+                figures |= {f"{store}.{way}": found[way] for way in LEDGER}
+            elif store != "memory":
+                figures |= {f"{store}.{way}": figures[f"{store}.one"] for way in LEDGER}
         if peer.kind == "ours":
             for name, url in ("without", ""), ("with", f"sqlite:///{folder}/queries.db"):
                 server = replace(peer, program=(*peer.program, f"store={url}"))
                 _stream(server, 500, batch=0)  # makes the file, which must not count
                 figures[f"query.{name}"], _ = _stream(server, scale.stream, batch=0)
     return figures
-
-
-def _ledger_rates(peer: Peer, store: str, url: str, count: int) -> Figures:
-    """Claim and finish in one process, no messages: what the ledger itself adds to two commits."""
-    if peer.kind == "ours":
-        found = processes.measure(peer, "ledger", url, str(count))
-        return {f"{store}.{way}": found[way] for way in LEDGER}
-    if store == "memory":
-        return {}
-    found = processes.measure(peer, "commit", url, "1", str(count))
-    return dict.fromkeys((f"{store}.{way}" for way in LEDGER), found["rate"])
 
 
 def _command_rate(peer: Peer, url: str, width: int, count: int) -> float:
