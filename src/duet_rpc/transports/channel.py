@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from duet_rpc.collector import keep_memory
+
 if TYPE_CHECKING:
     import socket
 
@@ -65,6 +67,7 @@ class Channel:
         if bulk and not self._widened:
             self._widened = True
             _widen(self.read_fd)
+            keep_memory()
 
     def close_writing(self) -> None:
         """Tell the peer that nothing more comes; reading goes on. Idempotent.
