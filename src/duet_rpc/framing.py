@@ -58,7 +58,7 @@ class Framing(Protocol):
 
     @property
     def bulk(self) -> bool:
-        """Whether the frame under way is a large one, of which much is missing."""
+        """Whether a large body is under way that is wanted, and much of it is missing."""
 
     @property
     def started(self) -> int:
@@ -204,7 +204,7 @@ class HeaderFraming:
 
     @property
     def bulk(self) -> bool:
-        return self._missing > _LARGE
+        return self._missing > _LARGE and self._state is HeaderFraming._collect
 
     def feed(self, data: bytes) -> list[Event]:
         if self._state is _BETWEEN:
@@ -371,9 +371,15 @@ class HeaderFraming:
         """Keep the bytes of a body until it is complete."""
         stop = at + self._missing
         piece = data[at:stop]
+        early = len(self._body) < self._missing
         self._missing -= len(piece)
         if self._body or self._missing:
             self._body += piece
+        if early and len(self._body) >= self._missing > _LARGE:
+            # Half of it came: make room for the rest, where Python would take an eighth more.
+            came = len(self._body)
+            self._body *= 2
+            del self._body[came:]
         if self._missing:
             return len(data)
         events.append(self._body or piece)

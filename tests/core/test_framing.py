@@ -986,3 +986,40 @@ def test_a_large_body_is_told_while_it_comes(form: type[Framing]) -> None:
     assert not framing.bulk
     framing.feed(form().encode(BODY)[:-1])
     assert not framing.bulk
+
+
+def test_a_refused_body_is_no_reason_to_read_more_at_once() -> None:
+    framing = HeaderFraming(max_message_bytes=100_000)
+    framing.feed(b"Content-Length: 200000\r\n\r\n" + b"x" * 1_000)
+    assert framing.partial and not framing.bulk
+
+
+@pytest.mark.parametrize("piece", [1_000, 65_536, 262_144, 400_000, 600_000])
+@pytest.mark.parametrize("form", [HeaderFraming, LineFraming])
+def test_a_large_body_comes_out_as_it_was_however_it_is_cut(
+    form: type[Framing], piece: int
+) -> None:
+    framing = form()
+    body = b"".join(b"%d," % number for number in range(150_000))
+    data = framing.encode(body) + framing.encode(BODY)
+    events = [
+        bytes(event) if isinstance(event, bytearray) else event
+        for at in range(0, len(data), piece)
+        for event in framing.feed(data[at : at + piece])
+    ]
+    assert events == [body, BODY]
+    assert not framing.partial
+
+
+def test_a_large_body_takes_little_more_than_its_own_memory() -> None:
+    framing = HeaderFraming()
+    data = framing.encode(b"x" * 9_000_000)
+    tracemalloc.start()
+    for at in range(0, len(data), 100_000):
+        framing.feed(data[at : at + 100_000])
+        held, _ = tracemalloc.get_traced_memory()
+        assert held < 2 * at + 500_000  # by what came, not by what is to come
+        if len(data) - at > 200_000:
+            most = held
+    tracemalloc.stop()
+    assert most < 9_500_000
