@@ -8,6 +8,7 @@ Calls of ours wait here while the peer does not read, and never count among the 
 read: those stop our reading, and then the answers that our calls wait for could not come.
 """
 
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
@@ -91,6 +92,8 @@ class _Progress(Struct):
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_progress = msgspec.json.Decoder(_Progress).decode
 
+JOIN = 16
+"""Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
@@ -235,7 +238,9 @@ class Calls:
 
     def release_held(self) -> None:
         """Send the calls that waited for the peer to read, or for the call before them."""
-        while self._held:
+        for ready in itertools.count(1):
+            if not self._held:
+                break
             place, held = next(iter(self._held.items()))
             if self._must_wait(0 if held.wanted else None):
                 break
@@ -245,11 +250,14 @@ class Calls:
             self._wire.send_own(held.frame)
             for id in held.forgotten:
                 self._wire.send_own(self._frame(_cancellation(id)))
+            if ready % JOIN == 0:
+                self._wire.flush()  # which shows whether the peer still reads
         self._wire.flush()
 
     def take_answers(self, arrived: deque[bytes | bytearray | Fault]) -> None:
         """Settle calls by the plain answers that came first, up to anything else."""
-        open, held = self.open, self._held_ids
+        open, held, max_depth = self.open, self._held_ids, self._wire.max_depth
+        small = 2 * max_depth  # a value nested n deep needs 2n bytes
         while open and arrived:
             body: Any = arrived[0]
             try:
@@ -257,7 +265,9 @@ class Calls:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
                 return  # a fault is no bytes
             id = answer.id
-            if id not in open or id in held or not is_json_text(body, self._wire.max_depth):
+            if id not in open or id in held:
+                return
+            if (len(body) > small or not body.isascii()) and not is_json_text(body, max_depth):
                 return
             arrived.popleft()
             open.pop(id).settle(answer.result, None)
@@ -365,6 +375,6 @@ def encode_params(params: Any) -> bytes | None:
         encoded = msgspec.json.encode(params)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise UsageError(f"these params cannot be written as JSON: {error}") from None
-    if encoded[:1] not in (b"{", b"["):
+    if encoded[0] not in b"{[":
         raise UsageError("params are a list or an object; wrap a single value in a list")
     return encoded

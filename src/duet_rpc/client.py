@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, with_progress_token
-from duet_rpc.calls import encode_params
+from duet_rpc.calls import JOIN, encode_params
 from duet_rpc.dispatch import Dispatcher, Log, Silence
 from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
@@ -359,7 +359,9 @@ class Client:
         calls = self._calls
         if expected.on_progress is not None:
             params = with_progress_token(params, calls.last_id + 1)
-        reply = self._reply(method, expected)
+        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
+        reply = _Reply(future, self, method, expected)
+        future.add_done_callback(reply, context=self._context)
         reply.id = id = calls.send(method, params, reply)
         if expected.timeout is not None:
             now = self._time()
@@ -367,12 +369,12 @@ class Client:
                 self._start_timer(reply, now, expected.timeout)
             elif now - self._marked >= _GRAIN:
                 self._mark(now, id)
-        if len(calls.open) == 1:
+        if len(calls.open) == 1 or id % JOIN == 0:
             host.connection.flush()
         elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        return reply.future
+        return future
 
     def _reply(self, method: str, expected: Expected) -> _Reply:
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)

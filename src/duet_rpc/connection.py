@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from duet_rpc.calls import CANCEL, PROGRESS, Calls
+from duet_rpc.calls import CANCEL, JOIN, PROGRESS, Calls
 from duet_rpc.context import Peer
 from duet_rpc.dispatch import Dispatcher, Job, error_member
 from duet_rpc.errors import (
@@ -49,9 +49,6 @@ from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
 
 RETRY_AFTER_MS = 100
 """What a refused caller is told to wait: a few times what a quick handler needs."""
-
-_JOIN = 16
-"""Answers that may share a write. More make client and server take turns instead of overlapping."""
 
 
 class Host(Protocol):
@@ -108,6 +105,17 @@ def _is_answer(item: Single) -> bool:
     return type(item) is Response or (type(item) is Invalid and item.is_answer)
 
 
+def _take_all(frames: list[Frame]) -> Frame:
+    data = frames[0]
+    if len(frames) > 1:
+        try:
+            data = b"".join(frames)  # type: ignore[arg-type]
+        except TypeError:  # a large one is among them
+            data = b"".join(map(whole, frames))
+    frames.clear()
+    return data
+
+
 class Connection:
     """One peer: what it asked of us, what we asked of it."""
 
@@ -152,7 +160,7 @@ class Connection:
         self._host = host
         self._policy = policy
         self._limit = policy.max_in_flight
-        self._join = 1 if policy.max_in_flight == 1 else _JOIN
+        self._join = 1 if policy.max_in_flight == 1 else JOIN
         self._closes_on_lost_boundary = closes_on_lost_boundary
         self._answers_faults = answers_faults
         self._arrived: deque[bytes | bytearray | Fault] = deque()
@@ -161,7 +169,9 @@ class Connection:
         self._active = self._paused = 0
         self._by_id: dict[bytes, Waiting | Job] = {}
         self._out: list[Frame] = []
-        self._out_is_own = False
+        self._own: list[Frame] = []
+        self.send_own = self._own.append
+        """Have something sent that answers nobody, with the next flush; `_out` was there before."""
         self.calls = Calls(self, host)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
@@ -176,7 +186,9 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Nothing runs, nothing waits: everything that came has been dealt with."""
-        return not (self._active or self._paused or self._waiting or self._arrived or self._out)
+        return not (
+            self._active or self._paused or self._waiting or self._arrived or self._out or self._own
+        )
 
     @property
     def rests(self) -> bool:
@@ -256,7 +268,7 @@ class Connection:
         id, write, joins, out = self.id, self._host.write, self._join > 1, self._out
         encode, prefixes = self.framing.frame, self.framing.prefixes
         small = len(prefixes)
-        if self._out_is_own:
+        if self._own:
             self.flush()
         count = 0
         try:
@@ -279,7 +291,7 @@ class Connection:
                     frame = prefixes[size] + answer if size < small else encode(answer)
                     if joins:
                         out.append(frame)
-                        if len(out) >= _JOIN:
+                        if len(out) >= JOIN:
                             self.flush()
                     else:
                         write(frame)
@@ -339,35 +351,15 @@ class Connection:
 
     def flush(self) -> None:
         """Hand what is ready to be sent to the host."""
-        out = self._out
-        if out:
-            data = out[0]
-            if len(out) > 1:
-                try:
-                    data = b"".join(out)  # type: ignore[arg-type]
-                except TypeError:  # a large one is among them
-                    data = b"".join(map(whole, out))
-            out.clear()
-            if self._out_is_own:
-                self._out_is_own = False
-                self._host.write_own(data)
-            else:
-                self._host.write(data)
+        if self._out:
+            self._host.write(_take_all(self._out))
+        if self._own:
+            self._host.write_own(_take_all(self._own))
 
     def send(self, frame: Frame) -> None:
         """Have an answer sent, together with those that are ready with it."""
-        if self._out_is_own:
+        if self._own:
             self.flush()
-        self._out.append(frame)
-        if len(self._out) >= self._join:
-            self.flush()
-
-    def send_own(self, frame: Frame) -> None:
-        """Have a call of ours sent, together with those that are ready with it."""
-        if not self._out_is_own:
-            if self._out:
-                self.flush()
-            self._out_is_own = True
         self._out.append(frame)
         if len(self._out) >= self._join:
             self.flush()

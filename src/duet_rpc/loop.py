@@ -120,7 +120,7 @@ class LoopHost:
 
     async def moved(self, seconds: float | None) -> None:
         """Wait until something came, ended or was sent, or the time is over."""
-        if self._moved_on is None or self._moved_on.done():
+        if self._moved_on is None:
             self._moved_on = self._loop.create_future()
         await asyncio.wait([self._moved_on], timeout=seconds)
 
@@ -262,8 +262,13 @@ class LoopHost:
                 self._read_elsewhere = False  # what made us ready may be gone; look again
                 return
             self._read()
-            self._watch_frame(self.connection.framing)
-            self._arrange()
+            framing = self.connection.framing
+            if framing.partial or self._frame_timer is not None:
+                self._watch_frame(framing)
+            if not (self._reading and self.connection.rests) or (
+                self.input_ended or self.outbox.lost or self._moved_on is not None
+            ):
+                self._arrange()  # nearly always there is nothing to arrange
 
     def read_for_loop(self) -> None:
         """Read while a handler blocks the loop; any thread may call this if there is input.
@@ -325,8 +330,10 @@ class LoopHost:
 
     def _arrange(self) -> None:
         """Read on, or not; notice the end."""
-        if self._moved_on is not None and not self._moved_on.done():
-            self._moved_on.set_result(None)
+        if self._moved_on is not None:
+            if not self._moved_on.done():
+                self._moved_on.set_result(None)
+            self._moved_on = None
         if self.closed:
             return
         connection = self.connection
