@@ -153,9 +153,7 @@ class Calls:
         """How many answers can come in one array; a power of two, so that there are few limits."""
         return 1 << len(self.open).bit_length()
 
-    def send(
-        self, method: str, params: bytes | None, waiter: Waiter, *, in_turn: bool = True
-    ) -> int:
+    def send(self, method: str, params: bytes | None, waiter: Waiter, in_turn: bool = True) -> int:
         """Send a request; its bytes go out with the next flush, or when the peer reads again.
 
         A call that a handler makes while it serves the peer does not wait for its turn: the call
@@ -163,17 +161,21 @@ class Calls:
         """
         self.last_id = id = self.last_id + 1
         self.open[id] = waiter
+        wire = self._wire
+        frame: Frame
         if params is None:
             frame = self._frame(encode_request(id, method, None))
         elif len(params) < LARGE:
-            frame = self._frame((_FORMS.get(method) or _form(method)) % (id, params))
+            body = (_FORMS.get(method) or _form(method)) % (id, params)
+            prefixes, size = wire.framing.prefixes, len(body)
+            frame = prefixes[size] + body if size < len(prefixes) else self._frame(body)
         else:
-            frame = self._wire.framing.frame_around(*request_around(id, method, params))
+            frame = wire.framing.frame_around(*request_around(id, method, params))
         if self._held or self.one_at_a_time or self._line.behind:
             if in_turn or not self.one_at_a_time:
                 self._put(frame, [id])
                 return id
-        self._wire.send_own(frame)
+        wire.send_own(frame)
         return id
 
     def send_batch(
