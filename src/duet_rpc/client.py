@@ -33,7 +33,7 @@ from duet_rpc.workers import Workers
 
 P = TypeVar("P")
 _GRAIN = 0.01
-"""Seconds between two marks: how much later than promised a timeout can be."""
+"""Seconds between two marks: how much later than promised a timeout can be, on a loop that runs."""
 _NEVER = float("-inf")
 _LAST_WRITES = 0.1
 """Seconds that a server has, when we close, to take what was sent before."""
@@ -131,6 +131,8 @@ class Client:
         self._marked = _NEVER
         self._expiry: asyncio.TimerHandle | None = None
         self._flushing = False
+        self._unmarked = 0
+        """The first call that this turn of the loop has sent."""
         self._counted = ClientStats()
         self._context = contextvars.Context()
         self._loop: asyncio.AbstractEventLoop
@@ -363,16 +365,17 @@ class Client:
         reply = _Reply(future, self, method, expected)
         future.add_done_callback(reply, context=self._context)
         reply.id = id = calls.send(method, params, reply)
-        if expected.timeout is not None:
-            now = self._time()
-            if expected.timeout != self._timeout or expected.on_progress is not None:
-                self._start_timer(reply, now, expected.timeout)
-            elif now - self._marked >= _GRAIN:
-                self._mark(now, id)
-        if len(calls.open) == 1 or id % JOIN == 0:
+        if expected.timeout != self._timeout or expected.on_progress is not None:
+            self._start_timer(reply, expected.timeout)
+        if self._flushing:
+            if id % JOIN == 0:
+                host.connection.flush()
+        elif len(calls.open) == 1:
             host.connection.flush()
-        elif not self._flushing:
+            self._mark(id)
+        else:
             self._flushing = True
+            self._unmarked = id
             self._loop.call_soon(self._flush)
         return future
 
@@ -445,12 +448,10 @@ class Client:
             (item.method, item.params, reply) for item, reply in zip(items, replies, strict=True)
         ]
         ids = iter(self._calls.send_batch(sent, refused))
-        now = self._loop.time()
         for reply in replies:
             if reply is not None:
                 reply.id = next(ids)
-                if reply.expected.timeout is not None:
-                    self._start_timer(reply, now, reply.expected.timeout)
+                self._start_timer(reply, reply.expected.timeout)
         host.connection.flush()
         try:
             for item, reply in zip(items, replies, strict=True):
@@ -506,11 +507,19 @@ class Client:
         self._flushing = False
         if self._host is not None:
             self._host.connection.flush()
+            self._mark(self._unmarked)
 
     # Time.
 
-    def _mark(self, now: float, id: int) -> None:
-        """Note that ids from this one on were sent now or later."""
+    def _mark(self, id: int) -> None:
+        """Note that the time of ids from this one on begins now or later.
+
+        One look at the clock serves all calls of a turn of the loop. It is taken when they are all
+        there, so that no timeout comes too early.
+        """
+        now = self._time()
+        if now - self._marked < _GRAIN or self._timeout is None:
+            return
         marks = self._marks
         oldest = self._oldest_usual()
         while len(marks) > 1 and marks[1][1] <= oldest:
@@ -556,8 +565,10 @@ class Client:
         else:
             self._marked = _NEVER
 
-    def _start_timer(self, reply: _Reply, now: float, timeout: float) -> None:
-        total = reply.expected.total_timeout
+    def _start_timer(self, reply: _Reply, timeout: float | None) -> None:
+        if timeout is None:
+            return
+        now, total = self._time(), reply.expected.total_timeout
         if reply.ends is None:
             reply.ends = None if total is None else now + total
         when = now + timeout if reply.ends is None else min(now + timeout, reply.ends)
@@ -585,9 +596,9 @@ class Client:
         expected = reply.expected
         if expected.on_progress is None:
             return  # it asked for none; a number of the server's own is like its id
-        if reply.timer is not None and expected.timeout is not None:
+        if reply.timer is not None:
             reply.timer.cancel()
-            self._start_timer(reply, self._loop.time(), expected.timeout)
+            self._start_timer(reply, expected.timeout)
         try:
             expected.on_progress(value)
         except Exception as error:

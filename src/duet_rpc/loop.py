@@ -76,8 +76,6 @@ class LoopHost:
         self.on_input_end: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._workers = workers
-        self._policy = dispatcher.policy
-        self._log = dispatcher.log
         self._logger = logger
         self.lost_by: Exception | None = None
         """What our open calls were told when they were lost."""
@@ -396,14 +394,18 @@ class LoopHost:
             self._frame = framing.started
             if self._frame_timer is not None:
                 self._frame_timer.cancel()
-            self._frame_timer = self._loop.call_later(self._policy.read_timeout, self._expired)
+            self._frame_timer = self._loop.call_later(
+                self.connection.dispatcher.policy.read_timeout, self._expired
+            )
 
     def _expired(self) -> None:
         self._frame_timer = None
         with self.lock:
             expired = self.connection.framing.expire()
         if expired:
-            self._log.note("warn", "a frame took too long", connection_id=self.connection.id)
+            self.connection.dispatcher.log.note(
+                "warn", "a frame took too long", connection_id=self.connection.id
+            )
             self.on_loop(self.connection.lose_boundary)
             self.on_loop(self._arrange)
 
