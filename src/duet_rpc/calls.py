@@ -62,7 +62,9 @@ class Wire(Protocol):
         """Hand what is ready to the host."""
         ...
 
-    def note(self, severity: Any, text: str, method: str | None, id: bytes | None) -> None:
+    def note(
+        self, severity: Any, text: str, method: str | None, id: bytes | None, **fields: Any
+    ) -> None:
         """Tell the log."""
         ...
 
@@ -281,7 +283,9 @@ class Calls:
         waiter = self._take_out(response.id)
         if waiter is None and not (response.id == NULL and self._refuse_batch(response)):
             self._wire.unmatched_answers += 1
-            self._wire.note("warn", "an answer that nobody waits for", None, response.id)
+            self._wire.note(
+                "warn", "an answer that nobody waits for", None, response.id, error=response.error
+            )
         elif waiter is None:
             pass  # a whole batch was refused
         elif response.error is None:

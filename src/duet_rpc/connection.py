@@ -629,12 +629,14 @@ class Connection:
 
     def _refuse(self, message: Request | Notification, place: Place, error: RpcError) -> None:
         """Tell that a request was not started: by an answer, or by a log line if it wants none."""
+        data = error.data if isinstance(error.data, dict) else {}
+        told = {name: data[name] for name in ("reason", "param", "expected") if name in data}
         if type(message) is Request:
-            self.note("warn", error.message, message.method, message.id)
+            self.note("warn", error.message, message.method, message.id, **told)
             self._send_answer(encode_error(message.id, error), place)
             return
         severity = "warn" if isinstance(error, MethodNotFound) else "error"
-        self.note(severity, error.message, message.method, None)
+        self.note(severity, error.message, message.method, None, **told)
         if isinstance(error, InvalidRequest) and self._policy.answers_refused_notifications:
             self._send_answer(encode_error(NULL, error), place)
         else:

@@ -205,6 +205,7 @@ def _read(
 ) -> Parameters:
     hints = _hints(handler, method, scope)
     returns = hints.pop("return", Any)
+    _check_returns(returns, method)
     listed: list[Parameter] = []
     rest: Any = UNSET
     rest_name = context = transaction = None
@@ -344,6 +345,29 @@ def _check_parameter(name: str, hint: Any, method: str) -> float:
             " use a dataclass, a msgspec.Struct, plain types, or Any for whatever comes"
         )
     return _nesting(described)
+
+
+def _check_returns(hint: Any, method: str) -> None:
+    try:
+        foreign = next(filter(_never_sent, _foreign(msgspec.inspect.type_info(hint), set())), None)
+    except (TypeError, ValueError, NameError):
+        # More can be sent than can be told apart when it comes: look at the parts one by one.
+        for part in get_args(hint):
+            _check_returns(part, method)
+        return
+    if foreign is not None:
+        raise UsageError(
+            f"{method}: it returns {foreign.__name__}, which JSON cannot carry; return a dataclass,"
+            " a msgspec.Struct or plain types, or say Any if it is one of them after all"
+        )
+
+
+def _never_sent(cls: type) -> bool:
+    """Tell whether no object of a class can be written, nor of a class that stands for others."""
+    stands_for_others = (
+        cls is object or getattr(cls, "__abstractmethods__", None) or hasattr(cls, "_is_protocol")
+    )
+    return not stands_for_others and not issubclass(cls, (dict, list, tuple, set, frozenset))
 
 
 def _foreign(described: Any, seen: set[int]) -> Iterator[type]:

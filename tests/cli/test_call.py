@@ -296,6 +296,38 @@ def test_a_notification(on_tcp: OnSocket) -> None:
     eventually(lambda: saved.exists() and "told\n" in saved.read_text(), "the note is saved")
 
 
+NEEDS_IDS = """
+from duet_rpc import Service
+from duet_rpc.policy import DEVELOPMENT
+app = Service()
+@app.command
+def save(text: str) -> None: ...
+@app.query
+def look() -> None: ...
+@app.query(notification_allowed=True)
+def touch() -> None: ...
+app.run(DEVELOPMENT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["save", "text=a"], 1, "not sent with --notify: its outcome could not be answered"),
+        (["look"], 1, "look takes no notifications"),
+        (["touch"], 0, ""),
+        (["unknown"], 0, ""),
+    ],
+)
+def test_a_refused_notification_is_told(
+    words: list[str], code: int, told: str, place: Path
+) -> None:
+    (place / "needs_ids.py").write_text(NEEDS_IDS)
+    ran = run("call", *words, "--notify", "--", "python", "needs_ids.py", cwd=place)
+    assert (ran.code, ran.out) == (code, ""), ran
+    assert (told in ran.err) if told else ran.err == "", ran
+
+
 def test_a_large_notification_reaches_a_slow_server(place: Path) -> None:
     (place / "slow.py").write_text(
         "import time\nfrom duet_rpc import Service\napp = Service()\n"

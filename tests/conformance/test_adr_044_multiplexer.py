@@ -93,7 +93,7 @@ def test_a_request_is_registered_before_it_is_written() -> None:
         def flush(self) -> None:
             pass
 
-        def note(self, severity: Any, text: str, method: Any, id: Any) -> None:
+        def note(self, severity: Any, text: str, method: Any, id: Any, **fields: Any) -> None:
             pass
 
     class Line:

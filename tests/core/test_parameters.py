@@ -3,9 +3,10 @@
 import functools
 import math
 import sqlite3
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional, Protocol
 
 import msgspec
 import pytest
@@ -357,6 +358,10 @@ def test_a_type_may_hold_itself() -> None:
     assert call(follow, b'[{"next":{}}]') == Chain()
 
 
+class Shape(Protocol):
+    x: int
+
+
 def kwargs(**options: int) -> None: ...
 def mixed(a: int, *rest: int) -> None: ...
 def foreign(a: Foreign) -> None: ...
@@ -369,6 +374,9 @@ def broken_hint(a: "list[") -> None: ...  # type: ignore[valid-type]  # noqa: F7
 def bad_attribute(a: "sqlite3.Nothing") -> None: ...  # type: ignore[name-defined]
 def of_object(a: object) -> None: ...
 def unbound(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
+def gives_foreign() -> Foreign: ...  # type: ignore[empty-body]
+def gives_foreign_inside() -> dict[str, list[Foreign]]: ...  # type: ignore[empty-body]
+def gives_foreign_or_not() -> int | Point | Box | Foreign: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize(
@@ -386,12 +394,38 @@ def unbound(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
         (broken_hint, "a hint cannot be read"),
         (bad_attribute, "a hint cannot be read"),
         (unbound, "register it on an instance, service.query(instance.unbound)"),
+        (gives_foreign, "m: it returns Foreign, which JSON cannot carry; return a dataclass"),
+        (gives_foreign_inside, "m: it returns Foreign, which JSON cannot carry"),
+        (gives_foreign_or_not, "m: it returns Foreign, which JSON cannot carry"),
         (print, "*args beside other parameters"),
         (dict.update, "Python cannot tell its parameters; wrap it in a def"),
     ],
 )
 def test_a_mistake_shows_at_registration(handler: Callable[..., Any], advice: str) -> None:
     assert advice in wrong(handler)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        object,
+        Any,
+        NoReturn,
+        Point | Box,
+        list[Point | Box],
+        Iterable[Point],
+        Counter[str],
+        OrderedDict[str, int],
+        Shape,
+        msgspec.Raw,
+    ],
+    ids=str,
+)
+def test_what_can_be_sent_may_be_returned(hint: Any) -> None:
+    def handler() -> Any: ...
+
+    handler.__annotations__["return"] = hint
+    of(handler)
 
 
 def test_a_name_that_no_struct_can_have_is_refused() -> None:

@@ -158,6 +158,23 @@ def test_lines_carry_method_id_and_correlation_id() -> None:
         assert "connection_id=stdio" in line
 
 
+@pytest.mark.parametrize("policy", ["editor", "production"])
+def test_a_refusal_says_what_was_wrong_but_not_with_what(tmp_path: Path, policy: str) -> None:
+    options = ["--policy", policy, "--store", f"sqlite:///{tmp_path}/commands.db"]
+    with serve(tmp_path, SYNC, *options) as daemon:
+        daemon.send(request("setLogLevel", {"level": ["private"]}, id=1))
+        line = daemon.wait_for_log("correlation_id=1")
+        assert "Invalid params" in line and "param=level expected=string" in line
+        daemon.send(request("setLogLevel", {"level": "info", "unexpected": "private"}, id=2))
+        assert "param=unexpected" in daemon.wait_for_log("correlation_id=2")
+        daemon.send(notification("echo", {"no": "text"}))
+        if policy == "production":
+            assert "reason=notification-not-allowed" in daemon.wait_for_log("method=echo")
+        else:
+            assert "param=no expected=" in daemon.wait_for_log("method=echo")
+        assert "private" not in daemon.log
+
+
 @pytest.mark.parametrize(("source", "policy"), [(SYNC, "editor"), (ASYNC, "agent")])
 def test_a_failure_stands_in_the_log_under_its_reference_and_nowhere_else(
     tmp_path: Path, source: str, policy: str

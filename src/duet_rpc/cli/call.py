@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from duet_rpc.blocking import Client
 
 
+_SHORT = 1.0
+"""Seconds in which a server can refuse a notification."""
+
+
 @click.command("call", cls=ReachingCommand, epilog=EXIT_CODES)
 @click.argument("words", nargs=-1, metavar="METHOD [PARAM]...")
 @click.option(
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Take the params from a file (- for stdin), or write the object or array itself.",
 )
-@click.option("--notify", is_flag=True, help="Send a notification: nothing is answered.")
+@click.option("--notify", is_flag=True, help="Send a notification: only a refusal is answered.")
 @click.option(
     "--command/--query",
     "is_command",
@@ -123,6 +127,7 @@ class _Call:
     def __init__(
         self, server: Server, attempt: Attempt, params: Any, is_command: bool | None
     ) -> None:
+        self._server = server
         self._total_timeout = server.total_timeout
         self._attempt = attempt
         self._params = params
@@ -131,9 +136,19 @@ class _Call:
         self._progress_shown = False
 
     def notify(self, client: "Client") -> bytes:
-        """Send it without waiting for anything but room."""
+        """Send it, and see whether the server refuses it.
+
+        There is no answer to wait for. But whatever the server answers to what comes next, it has
+        seen the notification by then.
+        """
         self._attempt.sent = True
         client.notify(self._attempt.method, self._params)
+        try:
+            client.call("describeMethods", timeout=_SHORT)
+        except DuetError:
+            pass  # one that has no such method, no time or no life any more has still got it
+        if self._server.refusal is not None:
+            raise self._server.refusal
         return b""
 
     def run(self, client: "Client") -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from duet_rpc.cli.output import safe, tell
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import RpcError, UsageError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -90,6 +90,8 @@ class Server:
         """What news of progress cannot prolong: the time that was asked for."""
         self.stderr: deque[str] = deque(maxlen=MAX_TAIL)
         """The last lines that a started server wrote to its stderr."""
+        self.refusal: RpcError | None = None
+        """What the server answered under no id: it refuses something that wants no answer."""
 
     @classmethod
     def of(
@@ -118,7 +120,18 @@ class Server:
         from duet_rpc.blocking import Client
 
         framing: Any = self._framing
-        return Client(self._opener, timeout=self._timeout, framing=framing)
+        return Client(self._opener, timeout=self._timeout, framing=framing, log=self)
+
+    def note(self, severity: str, text: str, **fields: Any) -> None:
+        """Be the client's log, which tells of answers that nobody waits for."""
+        from duet_rpc.messages import NULL, decode_error
+
+        if fields.get("id") == NULL and fields.get("error") is not None:
+            self.refusal = decode_error(fields["error"])
+
+    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
+        """Keep nothing."""
+        return ""
 
 
 def _at_address(target: str, timeout: float | None, opener: Any) -> "Opener":
