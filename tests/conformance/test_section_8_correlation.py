@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,7 @@ class Paid:
         self.seen: list[str] = []
         self.service = Service()
         self.store = MemoryStore()
+        self.commands = Commands(lambda: Ledger(self.store))
 
         @self.service.command
         def pay(ctx: Context, fail: bool = False) -> None:
@@ -117,11 +119,17 @@ class Paid:
                 raise ValueError("unforeseen")
 
     def line(self) -> Line:
-        return Line(PRODUCTION, self.service, ledger=Commands(lambda: Ledger(self.store)))
+        return Line(PRODUCTION, self.service, ledger=self.commands)
 
 
-def test_a_command_is_recorded_under_the_id_of_the_request_that_ran_it() -> None:
+@pytest.fixture
+def paid() -> Iterator[Paid]:
     paid = Paid()
+    yield paid
+    paid.commands.close()
+
+
+def test_a_command_is_recorded_under_the_id_of_the_request_that_ran_it(paid: Paid) -> None:
     line = paid.line()
     for id in ("first", "retry"):
         line.send(request("pay", {"idempotency_key": "k"}, id=id))
@@ -130,8 +138,8 @@ def test_a_command_is_recorded_under_the_id_of_the_request_that_ran_it() -> None
     assert paid.seen == ["first"]
 
 
-def test_each_line_about_a_failing_command_carries_its_id() -> None:
-    line = Paid().line()
+def test_each_line_about_a_failing_command_carries_its_id(paid: Paid) -> None:
+    line = paid.line()
     line.send(request("pay", {"idempotency_key": "k", "fail": True}, id="f-1"))
     line.send(request("pay", {"idempotency_key": "k", "wrong": 1}, id="f-2"))
     line.send(request("pay", {}, id="f-3"))

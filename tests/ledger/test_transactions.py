@@ -293,9 +293,9 @@ def test_async_handlers_work_in_the_transaction(
 
 @postgres
 def test_a_duplicate_elsewhere_stops_waiting_for_the_row(
-    ledger: Ledger, database: Database, store: Store
+    ledger: Ledger, database: Database, make_ledger: Callable[..., Ledger]
 ) -> None:
-    impatient = Ledger(store, wait=0.1)
+    impatient = make_ledger(wait=0.1)
 
     def work(run: Run) -> Ran:
         with pytest.raises(InProgress):
