@@ -629,8 +629,7 @@ class Connection:
 
     def _refuse(self, message: Request | Notification, place: Place, error: RpcError) -> None:
         """Tell that a request was not started: by an answer, or by a log line if it wants none."""
-        data = error.data if isinstance(error.data, dict) else {}
-        told = {name: data[name] for name in ("reason", "param", "expected") if name in data}
+        told = self.dispatcher.facts(message.method, error)
         if type(message) is Request:
             self.note("warn", error.message, message.method, message.id, **told)
             self._send_answer(encode_error(message.id, error), place)

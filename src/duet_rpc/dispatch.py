@@ -286,6 +286,17 @@ class Dispatcher:
             }
         )
 
+    def facts(self, name: str, error: RpcError) -> dict[str, Any]:
+        """Say what of a refusal may stand in the log: words of ours, and none of the caller's."""
+        told: dict[str, Any] = dict(error.data) if isinstance(error.data, dict) else {}
+        # Below a parameter's own name, and in place of it, may stand names that the caller made up.
+        told["param"] = str(told.get("param", "")).partition(".")[0].partition("[")[0]
+        method = self.service.get(name)
+        known = [KEY] if method is None else [KEY, *(p.name for p in method.parameters.listed)]
+        if told["param"] not in known:
+            del told["param"]
+        return {word: told[word] for word in ("reason", "param", "expected") if word in told}
+
     def correlation_id(self, id: bytes | None, connection_id: str) -> str:
         """Say a request's id as text; make one up for a message that has none."""
         if id is None:
