@@ -118,13 +118,13 @@ def _cancellation(id: int) -> bytes:
 Refused = Callable[[RpcError], None]
 
 
-class _Held(Struct):
-    """A frame that has to wait, and the calls in it by id."""
+class _Held(Struct, gc=False):
+    """A frame that has to wait, and the calls in it by id. Thousands may, and form no circle."""
 
     frame: Frame
     wanted: list[int]
     """Somebody waits for their answers."""
-    forgotten: list[int]
+    forgotten: tuple[int, ...] = ()
     """Nobody does any more."""
 
 
@@ -200,7 +200,7 @@ class Calls:
             self._batches.popleft()
         if ids:
             self._batches.append((ids, refused))
-        self._put(self._frame(encode_batch(parts)), ids)
+        self._put(self._frame(encode_batch(parts)), list(ids))
         return ids
 
     def notify(self, method: str, params: bytes | None) -> None:
@@ -216,7 +216,7 @@ class Calls:
         if place is not None:
             held = self._held[place]
             held.wanted.remove(id)
-            held.forgotten.append(id)
+            held.forgotten += (id,)
             if not held.wanted:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
@@ -337,8 +337,9 @@ class Calls:
         """Send a frame with these calls in it, or hold it."""
         if self._held or self._must_wait(len(ids) or None):
             self._last_held = place = self._last_held + 1
-            self._held[place] = _Held(frame, list(ids), [])
-            self._held_ids.update(dict.fromkeys(ids, place))
+            self._held[place] = _Held(frame, ids)
+            for id in ids:
+                self._held_ids[id] = place
         else:
             self._wire.send_own(frame)
 
