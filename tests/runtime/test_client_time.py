@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,8 @@ from duet_rpc import Client, Context, Service
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded
 from duet_rpc.retry import Retry
 from duet_rpc.testing import Wire, connect, run
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.links import Link
 
 LATE = 0.05
 """Seconds that a timeout may be late."""
@@ -314,3 +317,29 @@ async def test_a_notification_without_a_connection_makes_one() -> None:
             await client.call("sleep", {"seconds": 1})
         await client.notify("size", {"text": "x"})
         assert client.stats.connects == 2
+
+
+def test_an_answer_to_a_call_that_was_cancelled_in_the_same_turn_is_late() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel.over(ours)
+
+    class Opened:
+        def open(self, timeout: float | None = None) -> Link:
+            return Link(channel, True, lambda: ConnectionLost("gone"), channel.close)
+
+    async def main() -> None:
+        async with Client(Opened()) as client:
+            call = client.call("x", [])
+            assert b'"id":1' in theirs.recv(1000)
+            body = b'{"jsonrpc":"2.0","id":1,"result":1}'
+            theirs.send(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            await asyncio.sleep(0)  # the answer is read behind us, in the turn that follows
+            call.cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert (client.stats.cancelled, client.stats.unmatched_answers) == (1, 1)
+            assert client.stats.pending == 0
+        assert theirs.recv(1000) == b""  # nothing was left to cancel
+
+    with theirs:
+        asyncio.run(main())
