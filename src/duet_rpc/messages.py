@@ -147,6 +147,7 @@ def is_json_text(body: bytes | bytearray, max_depth: int) -> bool:
 # Depth is measured at the speed of C and in little memory: no object for each bracket or string.
 
 _CHUNK = 64 * 1024
+_WORTH_A_SEARCH = 8 * 1024
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _LEAF = b"\x01\xff"
@@ -168,7 +169,7 @@ def _deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
 
 
 def _opens_more_than(body: bytes | bytearray, count: int) -> bool:
-    if len(body) < _CHUNK:
+    if len(body) < _WORTH_A_SEARCH:
         return body.count(b"[") + body.count(b"{") > count
     # To look for the next one is much faster than to count where there are few.
     for bracket in b"[{":
