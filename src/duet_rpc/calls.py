@@ -32,6 +32,7 @@ from duet_rpc.messages import (
 )
 
 CANCEL = "$/cancelRequest"
+UNMATCHED = "an answer that nobody waits for"
 PROGRESS = "$/progress"
 
 
@@ -283,9 +284,7 @@ class Calls:
         waiter = self._take_out(response.id)
         if waiter is None and not (response.id == NULL and self._refuse_batch(response)):
             self._wire.unmatched_answers += 1
-            self._wire.note(
-                "warn", "an answer that nobody waits for", None, response.id, error=response.error
-            )
+            self._wire.note("warn", UNMATCHED, None, response.id, error=response.error)
         elif waiter is None:
             pass  # a whole batch was refused
         elif response.error is None:

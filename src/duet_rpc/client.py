@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, with_progress_token
-from duet_rpc.calls import JOIN, encode_params
+from duet_rpc.calls import JOIN, UNMATCHED, encode_params
 from duet_rpc.dispatch import Dispatcher, Log, Silence
 from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
@@ -590,7 +590,9 @@ class Client:
         """The call was cancelled, and its end came before the cancellation could be sent."""
         self._counted.cancelled += 1
         if self._host is not None and not isinstance(error, ConnectionLost):
-            self._host.connection.unmatched_answers += 1
+            connection = self._host.connection
+            connection.unmatched_answers += 1
+            connection.note("warn", UNMATCHED, None, b"%d" % reply.id)
 
     def _progressed(self, reply: _Reply, value: Any) -> None:
         expected = reply.expected

@@ -119,6 +119,47 @@ def _take_all(frames: list[Frame]) -> Frame:
 class Connection:
     """One peer: what it asked of us, what we asked of it."""
 
+    # Python 3.11 keeps up to thirty attributes at hand; those of slots always are.
+    __slots__ = (
+        "_active",
+        "_answers_faults",
+        "_arrived",
+        "_by_id",
+        "_closes_on_lost_boundary",
+        "_given_up",
+        "_host",
+        "_in_line",
+        "_join",
+        "_last_was_broken",
+        "_limit",
+        "_open_calls",
+        "_out",
+        "_own",
+        "_paused",
+        "_policy",
+        "_queue",
+        "_waiting",
+        "baton",
+        "broken",
+        "calls",
+        "closing",
+        "congested",
+        "dispatcher",
+        "finished",
+        "framing",
+        "id",
+        "last_words",
+        "lent",
+        "max_depth",
+        "on_last_words",
+        "principal",
+        "queue",
+        "refusing",
+        "send_own",
+        "stats",
+        "unmatched_answers",
+    )
+
     def __init__(
         self,
         dispatcher: Dispatcher,
