@@ -2,7 +2,8 @@
 
 The thread that waits for an answer reads for all; when its own answer has come it passes the
 reading on to another that waits. So a script pays for neither a loop nor a thread, and a call costs
-two system calls and a poll.
+two system calls and a poll. Threads that call at the same time do not queue for the lock: whoever
+holds it sends their calls together with its own.
 
 Ctrl-C may come between any two steps. So the lock is only ever taken by `with` on the lock itself,
 which nothing can come in between, and never by a method of ours that takes it and returns.
@@ -48,6 +49,9 @@ class Line:
         """Those whose thread is at its gate, oldest first."""
         self.workers = Workers()
         self._log = log
+        self._sends = False
+        """Whoever holds the lock will send what is handed in before it lets go."""
+        self._handed_in: deque[Reply] = deque()
         self._patience: float | None = None
         """Milliseconds that the leader may wait this time."""
         self._unsent: list[Reply] = []
@@ -107,9 +111,8 @@ class Line:
             reply.settle(None, copy.copy(error))
         if self._always is not None:
             self._always.settle(b"null", None)
-        for waiting in self.waiting:  # nearly always nobody: Ctrl-C may have come when it was told
-            assert waiting.gate is not None, "whoever waits has a gate"
-            waiting.gate.open()
+        while self.waiting:  # nearly never: Ctrl-C may have come when somebody was to be told
+            self._wake(next(iter(self.waiting)))
         host.retire()
 
     @property
@@ -138,23 +141,83 @@ class Line:
     def ask(self, reply: Reply, params: bytes | None) -> bool:
         """Send one call and wait until it is settled."""
         try:
+            if self._sends and self._hand_in(reply, params):
+                return True
             with self.lock:
                 host = self.host
                 if host is None:
                     return False
+                self._sends = True
                 try:
                     self._request(host, reply, params, in_turn=True)
-                    reads_on = self._go_on(reply)
+                    self._sent(host)
                 except Exception:
                     raise
                 except BaseException:
                     self._interrupted("the sending of a call was interrupted")
                     raise
+                reads_on = self._go_on(reply)
+                self._sends = False
+                if self._handed_in:
+                    self._send_handed_in()
             self._wait(reply, reads_on)
         except BaseException:
             self._give_up(reply)
             raise
         return True
+
+    def _hand_in(self, reply: Reply, params: bytes | None) -> bool:
+        """Leave a call to whoever holds the lock to send, and wait until it is settled.
+
+        Threads that queue for the lock would cost several times as much as what they do with it.
+        False if nobody could send it.
+        """
+        reply.gate = Gate()
+        reply.params = params
+        self._handed_in.append(reply)
+        if not self._sends:  # it may have looked just before
+            with self.lock:
+                self._send_handed_in()
+        self._follow(reply)
+        if reply.host is None and not reply.done:
+            with self.lock:
+                self._take_back(reply)
+            if reply.host is None:
+                return False
+        self._wait(reply, None)
+        return True
+
+    def _take_back(self, reply: Reply) -> None:
+        """Have a call not sent that was handed in, if it is not too late. The lock is held."""
+        if reply in self._handed_in:
+            self._handed_in.remove(reply)
+
+    def _send_handed_in(self) -> None:
+        """Send the calls of those who would have waited for the lock, which is held."""
+        try:
+            while self._handed_in:
+                self._sends = True
+                host = self.host
+                while self._handed_in:
+                    reply = self._handed_in[0]
+                    if host is None:
+                        assert reply.gate is not None, "made before it was handed in"
+                        reply.gate.open()
+                    elif reply.host is None and not reply.done:
+                        try:
+                            self._request(host, reply, reply.params, in_turn=True)
+                            self.waiting[reply] = None
+                        except Exception as error:
+                            reply.settle(None, error)
+                    self._handed_in.popleft()  # not before: Ctrl-C may come
+                if host is not None:
+                    self._sent(host)
+                if self.leader is None:
+                    self._pass_lead()
+                self._sends = False  # who hands in after this sees it; who has before, we see
+        except BaseException:
+            self._interrupted("the sending of a call was interrupted")
+            raise
 
     def request(self, reply: Reply, params: bytes | None, only: BlockingHost | None = None) -> bool:
         """Send one call."""
@@ -169,7 +232,6 @@ class Line:
         reply.id = calls.send(reply.method, params, reply, in_turn=in_turn)
         reply.host = host
         self.counted.calls += 1
-        self._sent(host)
 
     def request_all(
         self,
@@ -190,7 +252,6 @@ class Line:
                     reply.host = host
                     reply.id = next(ids)
                     self.counted.calls += 1
-            self._sent(host)
 
         return self._send(send, None)
 
@@ -201,7 +262,6 @@ class Line:
             reply.host = host
             self._unsent.append(reply)
             host.connection.calls.notify(reply.method, params)
-            self._sent(host)
 
         return self._send(send, only)
 
@@ -212,6 +272,7 @@ class Line:
                 return False
             try:
                 send(host)
+                self._sent(host)
             except Exception:
                 raise
             except BaseException:
@@ -253,11 +314,15 @@ class Line:
             if reads_on is not None:
                 ready = reads_on.poll(self._patience)
                 with self.lock:
+                    self._sends = True
                     reads_on = self._go_on(reply, ready)
+                    self._sends = False
+                    if self._handed_in:
+                        self._send_handed_in()
                 continue
             if self.news:
                 self._tell_news()
-            if reply in self.waiting:
+            if reply in self.waiting and not reply.done:
                 self._follow(reply)
             # The lead comes to nobody who is settled; so this needs no lock.
             if reply.done and self.leader is not reply:
@@ -319,26 +384,35 @@ class Line:
     def _leave(self, reply: Reply) -> None:
         """Wait and lead no more. If nobody leads now, one of those who wait does. Lock is held."""
         self.waiting.pop(reply, None)
-        if self.leader is not reply:
-            return
-        self.leader = self.polled = None
-        for successor in self.waiting:
+        if self.leader is reply:
+            self.leader = self.polled = None
+            self._pass_lead()
+
+    def _pass_lead(self) -> None:
+        while self.waiting and self.leader is None:
+            successor = next(iter(self.waiting))
+            self._wake(successor)
             if not successor.done:
                 self.leader = successor
-                del self.waiting[successor]
-                assert successor.gate is not None, "whoever waits has a gate"
-                successor.gate.open()
-                return
+
+    def _wake(self, reply: Reply) -> None:
+        assert reply.gate is not None, "whoever waits has a gate"
+        reply.gate.open()
+        self.waiting.pop(reply, None)  # not before: Ctrl-C may come
 
     def _give_up(self, reply: Reply) -> None:
         """Wait no more after Ctrl-C, and also if it comes again: nobody else would read."""
         interruption: BaseException | None = None
         while True:
             try:
+                with self.lock:
+                    self._take_back(reply)
                 if reply.host is not None:
                     self.forget(reply)
                 with self.lock:
                     self._leave(reply)
+                    self._sends = False
+                    self._send_handed_in()
                 break
             except BaseException as error:
                 interruption = error

@@ -54,6 +54,8 @@ class Reply(Struct, eq=False):
     host: "BlockingHost | None" = None
     """What it was sent on."""
     id: int = 0
+    params: bytes | None = None
+    """What to send, while another thread is to do it."""
     gate: Gate | None = None
     """Where its thread waits while another reads."""
     done: bool = False

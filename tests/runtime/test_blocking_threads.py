@@ -352,7 +352,7 @@ def others():
         except BaseException as error:
             failures.append(error)
 
-threads = [threading.Thread(target=others, daemon=True) for _ in range(3)]
+threads = [threading.Thread(target=others, daemon=True) for _ in range(int(sys.argv[2]))]
 for thread in threads:
     thread.start()
 signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -369,6 +369,7 @@ for thread in threads:
 assert not any(thread.is_alive() for thread in threads), "a call hangs"
 assert not failures, failures
 assert client.call("add", [1, 2]) == 3
+assert client._line.leader is None and not client._line.waiting and not client._line._handed_in
 client.close()
 """
 
@@ -386,14 +387,15 @@ Server(service).run_unix(sys.argv[1], on_start=lambda address: print(address, fl
 """
 
 
-def test_an_interrupt_at_any_moment_leaves_nobody_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [3, 12])
+def test_an_interrupt_at_any_moment_leaves_nobody_waiting(tmp_path: Path, others: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SUMS, str(tmp_path / "sums")], stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         try:
             address = server.stdout.readline().strip()
-            command = [sys.executable, "-X", "faulthandler", "-c", STORM, address]
+            command = [sys.executable, "-X", "faulthandler", "-c", STORM, address, str(others)]
             subprocess.run(command, check=True, timeout=2 * PATIENCE)
         finally:
             server.terminate()
