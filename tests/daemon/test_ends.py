@@ -131,6 +131,30 @@ def test_what_waits_behind_a_request_that_never_ends_is_refused(tmp_path: Path) 
         frames(daemon.wire)
 
 
+STILL_LOADING = """
+import time
+print("loading", flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except BaseException:
+        pass
+"""
+
+
+@pytest.mark.parametrize("way", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("where", [(), ("--unix", "a.sock")], ids=["stdio", "socket"])
+def test_a_signal_ends_what_still_loads(tmp_path: Path, way: str, where: tuple[str, ...]) -> None:
+    with serve(tmp_path, STILL_LOADING, *where, cwd=tmp_path) as daemon:
+        if where:  # its stdout is its own
+            eventually(lambda: b"loading" in daemon.wire, "it loads")
+        else:
+            daemon.wait_for_log("loading")
+        WAYS[way](daemon)
+        assert daemon.wait() == 0
+        assert "Traceback" not in daemon.log
+
+
 def test_what_was_read_before_a_signal_is_answered_in_order(tmp_path: Path) -> None:
     with serve(tmp_path, SYNC) as daemon:
         gate = tmp_path / "gate"

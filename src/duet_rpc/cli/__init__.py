@@ -5,6 +5,7 @@ to parse in that line, so it does without click, which would be a quarter of the
 """
 
 import os
+import signal
 import sys
 
 VARIABLES = "DUET_RPC_"
@@ -13,6 +14,9 @@ VARIABLES = "DUET_RPC_"
 
 def main() -> None:
     """Run the command line of this process."""
+    if sys.argv[1:2] in (["rpc"], ["serve"]):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _end_at_once)
     if sys.argv[1:] == ["rpc"] and not any(name.startswith(VARIABLES) for name in os.environ):
         from duet_rpc.server import Server
         from duet_rpc.service import Service
@@ -26,3 +30,11 @@ def main() -> None:
     from duet_rpc.cli.commands import duet_rpc
 
     duet_rpc(prog_name="duet-rpc")
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    """End as asked while a daemon still loads; it has read nothing yet that it could answer.
+
+    Not by an exception, which an import of somebody else's may catch.
+    """
+    os._exit(0)
