@@ -67,12 +67,14 @@ def _serve(script: str, *variant: str) -> Program:
 def _call(script: str, work: str, width: int, *variant: str) -> Program:
     """A client, and natively beside it a peer that answers what belongs together in one write."""
     peer = [sys.executable, str(HERE / "limits" / "grouped.py"), str(width)]
+    # How long the peer takes to end can be seen in the count of calls that are made one by one.
+    repeats = 4 if width == 1 else 1
 
     def words(requests: int) -> list[str]:
-        plan = {"work": work, "width": width, "warmup": 0, "count": requests}
+        plan = {"work": work, "width": width, "warmup": 0, "count": requests * repeats}
         return [*variant, "call", json.dumps(plan), *peer]
 
-    return Program(script, words)
+    return Program(script, words, repeats=repeats)
 
 
 _MINIMA = {
