@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-quick bench-compare instructions node clean
+.PHONY: help demo test check format bench bench-quick bench-compare bench-profiles instructions node clean
 
 help: ## show this list
 	@echo 'duet-rpc: make TARGET'
@@ -48,6 +48,9 @@ bench-quick: $(BENCH) ## the same in about a minute, quick peers only
 bench-compare: $(BENCH) ## our own code, this tree against a revision: REV=...
 	@$(if $(REV),,$(error name a revision: make bench-compare REV=main~1))
 	@$(BIN)/python -m bench.run --compare $(REV) $(ARGS)
+
+bench-profiles: $(BENCH) ## where the time goes, by perf; writes bench/results/profiles.md
+	@$(BIN)/python bench/profiles.py
 
 instructions: $(VENV)/installed-bench ## count instructions per request; fails if they rise
 	@$(BIN)/python bench/instructions.py $(ARGS)

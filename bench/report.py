@@ -142,7 +142,7 @@ def ratios(results: Results) -> str:
                 else:
                     cells.append(f"{_times(base, value, figure):.3g}×")
             table.append(cells)
-    return _markdown(table)
+    return markdown(table)
 
 
 def scaling(results: Results) -> str:
@@ -166,7 +166,7 @@ def scaling(results: Results) -> str:
     ]
     if len(sizes) == len(widths) == 1:
         return ""
-    return f"{_markdown(sizes)}\n\n{_markdown(widths)}"
+    return f"{markdown(sizes)}\n\n{markdown(widths)}"
 
 
 def _times(base: float, value: float, figure: Figure) -> float:
@@ -183,7 +183,7 @@ def _value(value: float | None, figure: Figure) -> str:
     return f"{number} {figure.unit}".replace(" us", " µs").replace(" /s", "/s").rstrip()
 
 
-def _markdown(table: list[list[str]]) -> str:
+def markdown(table: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
@@ -229,7 +229,7 @@ def goals(results: Results) -> str:
     if len(table) == 1:
         return ""
     reached_count = sum(row[-1] == "reached" for row in table)
-    return f"{reached_count} of {len(table) - 1} reached.\n\n{_markdown(table)}"
+    return f"{reached_count} of {len(table) - 1} reached.\n\n{markdown(table)}"
 
 
 def details(results: Results) -> str:
@@ -242,7 +242,7 @@ def details(results: Results) -> str:
                 shown = (statistics.median(samples), min(samples), max(samples))
                 values = [_value(value, figure) for value in shown]
                 table.append([f"{key} {figure.title}", peer.name, *values, str(len(samples))])
-    return _markdown(table)
+    return markdown(table)
 
 
 def machine() -> list[str]:

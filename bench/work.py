@@ -140,14 +140,14 @@ def large_echoes(peer: Peer, scale: Scale) -> Figures:
     figures = {}
     for kind in ("text", "records"):
         for megabytes in scale.large:
-            payload = _payload(kind, megabytes * 1_000_000)
+            path = payload(kind, megabytes * 1_000_000)
             if not peer.program:
-                figures[f"{kind}{megabytes}.memory"] = float(payload.stat().st_size)
+                figures[f"{kind}{megabytes}.memory"] = float(path.stat().st_size)
                 continue
             count = 10 if megabytes == 1 else 4
             count = max(1, count // min(peer.slowness, 4))
             plan = {
-                "work": "echo", "width": 1, "count": count, "warmup": 1, "payload": str(payload),
+                "work": "echo", "width": 1, "count": count, "warmup": 1, "payload": str(path),
             }  # fmt: skip
             found, used = processes.call(peer, plan)
             figures[f"{kind}{megabytes}.time"] = found["p50"]
@@ -155,7 +155,7 @@ def large_echoes(peer: Peer, scale: Scale) -> Figures:
     return figures
 
 
-def _payload(kind: str, size: int) -> Path:
+def payload(kind: str, size: int) -> Path:
     """A JSON file of about that many bytes, the same for everyone."""
     path = HERE / ".peers" / f"{kind}-{size}.json"
     if not path.exists():
@@ -343,7 +343,7 @@ def scaling(peer: Peer, scale: Scale) -> Figures:
         count = max(5, min(2_000, 20_000_000 // size))
         plan = {
             "work": "echo", "width": 1, "count": count, "warmup": max(1, count // 10),
-            "payload": str(_payload("text", size)),
+            "payload": str(payload("text", size)),
         }  # fmt: skip
         found = measure(plan)
         figures[f"size{size}"] = found["p50"]
