@@ -132,7 +132,7 @@ def main() -> int:
             f"{name}: {instructions:,} instructions, {ratio:.3f} of the minimum,"
             f" tracked {before:.3f}, {ratio / before - 1:+.1%}"
         )
-        if ratio < before * (1 - tolerance) and not update:
+        if ratio < before * (1 - TOLERANCE) and tolerance == TOLERANCE and not update:
             print("  A gain that is not tracked can be lost unseen: keep it with --update.")
     if update:
         ratios = {name: round(ratio, 3) for name, (_, ratio) in found.items()}
