@@ -550,6 +550,8 @@ class Client:
         while marks and marks[0][0] + usual + _GRAIN <= now:
             marks.popleft()
         first_young = marks[0][1] if marks else self._calls.last_id + 1
+        if self._flushing:
+            first_young = min(first_young, self._unmarked)  # they were sent in this very turn
         old = []
         for id, waiter in self._calls.open.items():
             if id >= first_young:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Client, Context, Service
+from duet_rpc.client import _GRAIN
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded
 from duet_rpc.retry import Retry
 from duet_rpc.testing import Wire, connect, run
@@ -85,6 +86,24 @@ async def test_a_timeout_is_neither_early_nor_late() -> None:
         )
         assert client.stats.timeouts == 400
         assert client.stats.pending == 0
+
+
+@timed
+async def test_a_call_of_the_turn_in_which_older_ones_expire_has_its_own_time() -> None:
+    async with connect(SERVICE, timeout=7.0) as client:
+        loop, young = asyncio.get_running_loop(), []
+
+        def call() -> None:
+            young.append(asyncio.ensure_future(times_out(client.call("sleep", {"seconds": 1000}))))
+
+        # The clock is finer than what the loop tells apart: these and the timer share a turn.
+        for step in range(-9, 10):
+            loop.call_at(now() + 7.0 + _GRAIN + step * 1e-10, call)
+        await times_out(client.call("sleep", {"seconds": 1000}))
+        await asyncio.sleep(LATE)
+        for took in await asyncio.gather(*young):
+            assert 7.0 - 1e-8 <= took <= 7.0 + LATE
+        assert len(young) == 19
 
 
 @timed
