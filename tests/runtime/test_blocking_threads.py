@@ -15,6 +15,7 @@ import pytest
 
 from duet_rpc import Service, testing
 from duet_rpc.blocking import Client
+from duet_rpc.connection import Connection
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from tests.runtime.faces import PATIENCE, Peer, Scripted
 
@@ -256,10 +257,10 @@ def test_an_interrupt_inside_the_reading_ends_the_connection(
         host = client._host
         assert host is not None
 
-        def interrupted(data: bytes) -> None:
+        def interrupted(connection: Connection, data: bytes) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(host.connection, "receive", interrupted)
+        monkeypatch.setattr(Connection, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.call("x", timeout=PATIENCE)
         with pytest.raises(ConnectionLost, match="interrupted"):
