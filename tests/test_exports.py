@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import duet_rpc
+
 PUBLIC = [
     name
     for name in ("duet_rpc", "duet_rpc.blocking", "duet_rpc.policy", "duet_rpc.testing")
@@ -54,6 +56,32 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
     )
     assert finished.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", ["PostgresStore", "RedisStore"])
+def test_what_needs_an_extra_is_public_too(name: str) -> None:
+    assert own_docstring(getattr(duet_rpc, name)) and name in dir(duet_rpc)
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "extra"),
+    [("PostgresStore", "psycopg", "postgres"), ("RedisStore", "redis", "redis")],
+)
+def test_without_the_extras_all_else_is_there(name: str, driver: str, extra: str) -> None:
+    program = f"""
+import sys
+sys.modules.update(psycopg=None, redis=None)  # as if they were not installed
+from duet_rpc import *
+try:
+    from duet_rpc import {name}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
+    )
+    told = finished.stdout.strip()
+    assert told.startswith(f"{name} needs {driver}") and f"duet-rpc[{extra}]" in told
 
 
 @pytest.mark.parametrize("threads", [1, 2])

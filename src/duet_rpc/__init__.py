@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from duet_rpc import blocking, testing
     from duet_rpc.client import Client
     from duet_rpc.ledger.memory import MemoryStore
-    from duet_rpc.ledger.postgres import PostgresStore
-    from duet_rpc.ledger.redis import RedisStore
+    from duet_rpc.ledger.postgres import PostgresStore as PostgresStore
+    from duet_rpc.ledger.redis import RedisStore as RedisStore
     from duet_rpc.ledger.sqlite import SqliteStore
     from duet_rpc.proxies import command, query
     from duet_rpc.retry import Retry
@@ -43,8 +43,6 @@ __all__ = [
     "InvalidParams",
     "MemoryStore",
     "OutcomeUnknown",
-    "PostgresStore",
-    "RedisStore",
     "Retry",
     "RpcError",
     "Server",
@@ -59,6 +57,9 @@ __all__ = [
     "query",
     "testing",
 ]
+
+# Not above: `from duet_rpc import *` is for those as well who have no driver of these.
+_EXTRAS = {"PostgresStore": "postgres", "RedisStore": "redis"}
 
 _FETCHED_WHEN_ASKED_FOR = {
     "Client": "duet_rpc.client",
@@ -80,7 +81,13 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     path = _FETCHED_WHEN_ASKED_FOR[name]
-    module = import_module(path)
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError as error:
+        if name not in _EXTRAS:
+            raise
+        told = f"{name} needs {error.name}: pip install 'duet-rpc[{_EXTRAS[name]}]'"
+        raise ModuleNotFoundError(told, name=error.name) from None
     return module if path.endswith(f".{name}") else getattr(module, name)
 
 
