@@ -3,7 +3,10 @@
 import asyncio
 import functools
 import logging
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +85,25 @@ async def test_the_fixture_connects(rpc_connect: Any) -> None:
 def test_the_fixture_makes_blocking_clients(rpc_client: Any) -> None:
     one, other = rpc_client(SERVICE), rpc_client(SERVICE, framing="ndjson")
     assert one.call("add", [1, 2]) + other.call("add", [3, 4]) == 10
+
+
+def test_clients_are_closed_before_leaks_are_looked_for(tmp_path: Path) -> None:
+    # In a run of its own: here every test looks for leaks, and does so first.
+    (tmp_path / "test_it.py").write_text("""
+from duet_rpc import Service
+
+service = Service()
+
+@service.query
+def one() -> int:
+    return 1
+
+def test_it(rpc_client, rpc_no_leaks):
+    assert rpc_client(service).call("one") == 1
+""")
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    finished = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert finished.returncode == 0, finished.stdout
 
 
 def test_the_fixture_runs_on_the_clock_that_jumps(rpc_run: Any) -> None:

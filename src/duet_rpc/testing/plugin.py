@@ -38,8 +38,10 @@ def rpc_connect() -> Any:
 
 
 @pytest.fixture
-def rpc_client() -> Iterator[Callable[..., Client]]:
+def rpc_client(request: pytest.FixtureRequest) -> Iterator[Callable[..., Client]]:
     """Make blocking clients that are connected in memory; they are closed when the test ends."""
+    if "rpc_no_leaks" in request.fixturenames:
+        request.getfixturevalue("rpc_no_leaks")  # it looks last, in whichever order they are named
     with contextlib.ExitStack() as stack:
 
         def make(service: Service, /, **options: Any) -> Client:
