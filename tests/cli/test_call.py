@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from duet_rpc.cli.failures import Attempt, advice
+from duet_rpc.errors import InProgress
 from duet_rpc.ledger import SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
 from tests.cli.records import claim
@@ -369,9 +371,16 @@ def test_servers_that_misbehave(how: str, code: int, place: Path) -> None:
         assert "| I do not like this" in ran.err, ran
 
 
-def test_the_other_framing_is_a_lost_cause_that_ends(place: Path) -> None:
-    words = ("call", "add", "a:=1", "--framing", "ndjson", "--timeout", "2")
-    assert run(*words, *SUMS, cwd=place).code in (3, 4, 5)
+@pytest.mark.parametrize(("ours", "theirs"), [("ndjson", "lsp"), ("lsp", "ndjson")])
+@pytest.mark.parametrize("words", [("call", "add", "a:=1"), ("call", "add", "--query"), ("list",)])
+def test_the_other_framing_is_a_lost_cause_that_ends(
+    words: tuple[str, ...], ours: str, theirs: str, place: Path
+) -> None:
+    (place / "named.py").write_text("from duet_rpc import Service\nservice = Service()\n")
+    server = ("--", "duet-rpc", "serve", "named.py", "--framing", theirs)
+    ran = run(*words, "--framing", ours, "--timeout", "2", *server, cwd=place)
+    assert ran.code in (3, 4, 5), ran
+    assert f"is not framed as {ours}: try --framing {theirs}." in ran.err, ran
 
 
 # Commands.
@@ -386,6 +395,13 @@ def test_a_command_gets_a_key_and_a_query_does_not(on_tcp: OnSocket) -> None:
     assert run("call", on_tcp.address, "key_of", "--key", "k 1").json == "k 1"
     assert run("call", on_tcp.address, "key_of", "idempotency_key=k2").json == "k2"
     assert run("call", on_tcp.address, "key_of", "--json", '{"idempotency_key":"k3"}').json == "k3"
+
+
+@pytest.mark.parametrize("words", [("--key", "k"), ("--command",)])
+def test_a_key_for_a_query_says_what_to_leave_out(words: tuple[str, ...], place: Path) -> None:
+    ran = run("call", "add", "a:=1", "b:=2", *words, *SUMS, cwd=place)
+    assert ran.code == 1, ran
+    assert "add is no command: leave out --key and --command." in ran.err, ran
 
 
 def test_the_same_key_is_the_same_command(on_unix: OnSocket) -> None:
@@ -428,6 +444,18 @@ def test_a_command_in_progress_says_so(on_unix: OnSocket) -> None:
     assert "It still runs." in second.err and "--key k" in second.err, second
     (on_unix.directory / "go").touch()
     assert first.communicate(timeout=PATIENCE)[0] == b'"there"\n'
+
+
+@pytest.mark.parametrize(
+    ("wait", "told"),
+    [
+        (1000, "It still runs. Ask again in a moment."),
+        (16881, "Its run gave no sign of life. Ask again in 17 seconds."),
+    ],
+)
+def test_a_run_without_a_sign_of_life_is_not_said_to_run(wait: int, told: str) -> None:
+    error = InProgress(data={"retry_after_ms": wait})
+    assert told in advice(error, Attempt(method="save", key="k"))
 
 
 def test_an_unknown_outcome_names_the_operators_command(on_unix: OnSocket) -> None:

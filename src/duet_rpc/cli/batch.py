@@ -93,7 +93,8 @@ def command(
         failure = error
     if failure is not None:
         tell_failure(headline(failure), no_color=no_color)
-        for line in advice(failure, Attempt(method="", sent=False)) if not batch.answered else []:
+        told = advice(failure, Attempt(method="", sent=False)) if not batch.answered else []
+        for line in [*server.about_framing(failure), *told]:
             tell(f"  {line}")
     batch.sum_up(no_color)
     sys.exit(batch.code if failure is None else exit_code(failure))

@@ -244,7 +244,7 @@ def _tell(
     error: DuetError, attempt: Attempt, server: Server, *, verbose: bool, no_color: bool
 ) -> None:
     tell_failure(headline(error), no_color=no_color)
-    for line in advice(error, attempt):
+    for line in [*server.about_framing(error), *advice(error, attempt)]:
         tell(f"  {line}")
     if isinstance(error, InternalError | ResultUnserializable) and server.stderr and not verbose:
         tell("The server wrote:")

@@ -37,6 +37,10 @@ EXIT_CODES = (
 )
 
 
+_ALIVE = 1000
+"""Milliseconds to wait for a run that is known to go on; for another, until its lease is over."""
+
+
 class Interrupted(TransportError):
     """The person stopped waiting."""
 
@@ -187,7 +191,7 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
         return []
     match error:
         case InProgress():
-            return ["It still runs. Ask again in a moment.", *_again(attempt)]
+            return [_when_it_ends(error), *_again(attempt)]
         case DeadlineExceeded():
             return ["The server gave it no more time.", *_again(attempt)]
         case KeyReused():
@@ -205,6 +209,13 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
         again = _again(attempt)
         return ["Nothing was done. It can be sent again.", *again[1:]]
     return []
+
+
+def _when_it_ends(error: RpcError) -> str:
+    wait = error.data.get("retry_after_ms") if isinstance(error.data, dict) else None
+    if not isinstance(wait, int) or wait <= _ALIVE:
+        return "It still runs. Ask again in a moment."
+    return f"Its run gave no sign of life. Ask again in {-(-wait // 1000)} seconds."
 
 
 def _in_the_log(error: RpcError) -> list[str]:
@@ -231,6 +242,8 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
         return ["Give one with --key KEY, or have one made with --command."]
     param = str(data.get("param"))
     expected = str(data.get("expected"))
+    if param == "idempotency_key" and attempt.key and expected.startswith("no such parameter"):
+        return [f"{safe(attempt.method)} is no command: leave out --key and --command."]
     if param in attempt.given_as_text and "string" not in expected and '"' not in expected:
         return [f"{safe(param)}=... is text; write {safe(param)}:=... for other values."]
     return [f"`duet-rpc describe` shows what {safe(attempt.method)} takes."]

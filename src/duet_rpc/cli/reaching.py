@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from duet_rpc.cli.output import safe, tell
-from duet_rpc.errors import RpcError, UsageError
+from duet_rpc.errors import DuetError, RpcError, TransportError, UsageError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -92,6 +92,7 @@ class Server:
         """The last lines that a started server wrote to its stderr."""
         self.refusal: RpcError | None = None
         """What the server answered under no id: it refuses something that wants no answer."""
+        self._wrote_no_frames = False
 
     @classmethod
     def of(
@@ -123,11 +124,20 @@ class Server:
         return Client(self._opener, timeout=self._timeout, framing=framing, log=self)
 
     def note(self, severity: str, text: str, **fields: Any) -> None:
-        """Be the client's log, which tells of answers that nobody waits for."""
+        """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
         from duet_rpc.messages import NULL, decode_error
 
+        if severity == "warn" and text in ("bad frame", "bad message"):
+            self._wrote_no_frames = True
         if fields.get("id") == NULL and fields.get("error") is not None:
             self.refusal = decode_error(fields["error"])
+
+    def about_framing(self, error: DuetError) -> list[str]:
+        """Say what to try where no answer came, but something that is none."""
+        if not self._wrote_no_frames or not isinstance(error, TransportError):
+            return []
+        other = "lsp" if self._framing == "ndjson" else "ndjson"
+        return [f"What the server writes is not framed as {self._framing}: try --framing {other}."]
 
     def failure(self, text: str, error: BaseException, **fields: Any) -> str:
         """Keep nothing."""

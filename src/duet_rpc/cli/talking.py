@@ -20,12 +20,12 @@ def talking(server: "Server", output: Output) -> "Iterator[Client]":
         with server.client() as client:
             yield client
     except KeyboardInterrupt:
-        raise _failed(Interrupted("interrupted"), output) from None
+        raise _failed(Interrupted("interrupted"), server, output) from None
     except DuetError as error:
-        raise _failed(error, output) from None
+        raise _failed(error, server, output) from None
 
 
-def _failed(error: DuetError, output: Output) -> Failed:
+def _failed(error: DuetError, server: "Server", output: Output) -> Failed:
     if output.json_wanted:
         output.value(failure_json(error, sent=False))
-    return Failed(headline(error), exit_code(error))
+    return Failed(headline(error), exit_code(error), server.about_framing(error))
