@@ -14,7 +14,13 @@ from duet_rpc.cli.talking import talking
 
 @click.command("list", cls=ReachingCommand, epilog=EXIT_CODES)
 @click.argument("words", nargs=-1, metavar="")
-@click.option("--all", "-a", "all_", is_flag=True, help="Also those that every daemon of ours has.")
+@click.option(
+    "--all",
+    "-a",
+    "all_",
+    is_flag=True,
+    help="Also those that every daemon of ours has; in JSON they always are.",
+)
 @reaching_options
 @output_options
 def command(

@@ -7,12 +7,12 @@ import click
 from duet_rpc.policy import PRESETS, explain
 
 
-@click.command("policy")
+@click.command("policy", short_help="Show the rules of a policy, and where they come from.")
 @click.argument("name", required=False, type=click.Choice(list(PRESETS), case_sensitive=False))
 def command(name: str | None) -> None:
     """Show the rules of a policy: each rule, its value, and where it comes from.
 
-    Without NAME: the presets side by side, and the limits that they share. ADR-010, ADR-011,
+    Without a name: the presets side by side, and the limits that they share. ADR-010, ADR-011,
     ADR-044, ADR006 and BATCH are the decisions that the project began with; docs/adr/README.md says
     what each of them decided, and where it is described.
 

@@ -20,9 +20,9 @@ def command(
 ) -> None:
     """Serve the daemon's own methods on stdin and stdout.
 
-    They are initialize, listMethods, describeMethods, version, setLogLevel, shutdown, exit and
-    rpc.discover: what a client under development needs to try itself against. `duet-rpc serve` has
-    them too, beside the functions of your own.
+    They are initialize, listMethods, describeMethods, version, setLogLevel, shutdown, exit,
+    rpc.discover and rpc.outcome: what a client under development needs to try itself against.
+    `duet-rpc serve` has them too, beside the functions of your own.
 
     The daemon ends with exit code 0, and in less than two seconds, on shutdown, at the end of its
     input, and on SIGINT, SIGTERM or SIGHUP. What it has read by then is answered.
