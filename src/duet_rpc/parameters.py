@@ -7,7 +7,7 @@ what was expected and what came.
 """
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -336,30 +336,34 @@ def _check_parameter(name: str, hint: Any, method: str) -> float:
         raise UsageError(f"{method}: {name} is a name for Python's own use; choose another")
     try:
         described = msgspec.inspect.type_info(hint)
-        foreign = next(_foreign(described, set()), None)
+        parts = list(_parts(described, set()))
     except (TypeError, ValueError, NameError) as error:
         raise UsageError(f"{method}: parameter {name} cannot be decoded: {error}") from None
-    if foreign is not None:
+    if (foreign := next(_foreign(parts), None)) is not None:
         raise UsageError(
             f"{method}: parameter {name} holds {foreign.__name__}, which JSON cannot carry;"
             " use a dataclass, a msgspec.Struct, plain types, or Any for whatever comes"
         )
+    if _has_keys_that_are_no_text(parts):
+        raise UsageError(f"{method}: parameter {name} holds a dict {_KEYS_ARE_TEXT}")
     return _nesting(described)
 
 
 def _check_returns(hint: Any, method: str) -> None:
     try:
-        foreign = next(filter(_never_sent, _foreign(msgspec.inspect.type_info(hint), set())), None)
+        parts = list(_parts(msgspec.inspect.type_info(hint), set()))
     except (TypeError, ValueError, NameError):
         # More can be sent than can be told apart when it comes: look at the parts one by one.
         for part in get_args(hint):
             _check_returns(part, method)
         return
-    if foreign is not None:
+    if (foreign := next(filter(_never_sent, _foreign(parts)), None)) is not None:
         raise UsageError(
             f"{method}: it returns {foreign.__name__}, which JSON cannot carry; return a dataclass,"
             " a msgspec.Struct or plain types, or say Any if it is one of them after all"
         )
+    if _has_keys_that_are_no_text(parts):
+        raise UsageError(f"{method}: it returns a dict {_KEYS_ARE_TEXT}")
 
 
 def _never_sent(cls: type) -> bool:
@@ -370,16 +374,27 @@ def _never_sent(cls: type) -> bool:
     return not stands_for_others and not issubclass(cls, (dict, list, tuple, set, frozenset))
 
 
-def _foreign(described: Any, seen: set[int]) -> Iterator[type]:
+def _foreign(parts: Iterable[Any]) -> Iterator[type]:
     """Find the classes in a type that msgspec cannot make out of JSON."""
-    if isinstance(described, msgspec.inspect.CustomType):
-        yield described.cls
-    elif isinstance(described, tuple):
+    return (part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType))
+
+
+def _has_keys_that_are_no_text(parts: Iterable[Any]) -> bool:
+    return any(
+        isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _NO_TEXT)
+        for part in parts
+    )
+
+
+def _parts(described: Any, seen: set[int]) -> Iterator[Any]:
+    """Go through a type and all that it is made of."""
+    if isinstance(described, tuple):
         for part in described:
-            yield from _foreign(part, seen)
+            yield from _parts(part, seen)
     elif isinstance(described, _DESCRIPTIONS) and id(described) not in seen:
         seen.add(id(described))  # a type may hold itself
-        yield from _foreign(msgspec.structs.astuple(described), seen)
+        yield described
+        yield from _parts(msgspec.structs.astuple(described), seen)
 
 
 def _nesting(described: Any) -> float:
@@ -406,3 +421,18 @@ _SCALARS = (
     msgspec.inspect.LiteralType,
 )
 _DESCRIPTIONS = (msgspec.inspect.Type, msgspec.inspect.Field)
+_NO_TEXT = (
+    msgspec.inspect.NoneType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.CollectionType,
+    msgspec.inspect.TupleType,
+    msgspec.inspect.DictType,
+    msgspec.inspect.NamedTupleType,
+    msgspec.inspect.TypedDictType,
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.StructType,
+)
+_KEYS_ARE_TEXT = (
+    "whose keys JSON cannot carry: there they are text, which numbers and enums can be written as;"
+    " use a list of pairs"
+)

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Optional, Protocol
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -376,6 +377,9 @@ def of_object(a: object) -> None: ...
 def unbound(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
 def gives_foreign() -> Foreign: ...  # type: ignore[empty-body]
 def gives_foreign_inside() -> dict[str, list[Foreign]]: ...  # type: ignore[empty-body]
+def odd_keys(a: list[dict[tuple[int, int], int]]) -> None: ...
+def gives_odd_keys() -> dict[tuple[int, int], int]: ...  # type: ignore[empty-body]
+def gives_object_keys() -> dict[str, dict[Point, int]]: ...  # type: ignore[empty-body]
 def gives_foreign_or_not() -> int | Point | Box | Foreign: ...  # type: ignore[empty-body]
 
 
@@ -397,6 +401,9 @@ def gives_foreign_or_not() -> int | Point | Box | Foreign: ...  # type: ignore[e
         (gives_foreign, "m: it returns Foreign, which JSON cannot carry; return a dataclass"),
         (gives_foreign_inside, "m: it returns Foreign, which JSON cannot carry"),
         (gives_foreign_or_not, "m: it returns Foreign, which JSON cannot carry"),
+        (odd_keys, "m: parameter a holds a dict whose keys JSON cannot carry"),
+        (gives_odd_keys, "m: it returns a dict whose keys JSON cannot carry"),
+        (gives_object_keys, "m: it returns a dict whose keys JSON cannot carry"),
         (print, "*args beside other parameters"),
         (dict.update, "Python cannot tell its parameters; wrap it in a def"),
     ],
@@ -418,6 +425,9 @@ def test_a_mistake_shows_at_registration(handler: Callable[..., Any], advice: st
         OrderedDict[str, int],
         Shape,
         msgspec.Raw,
+        dict[int, str],
+        dict[UUID, str],
+        dict[Any, str],
     ],
     ids=str,
 )
