@@ -193,13 +193,13 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
         if policy.key_required:
             raise UsageError(
                 f"policy {policy.name} requires idempotency keys, which need a durable store:"
-                " give one with store= (for example sqlite:///commands.db)"
+                " give one with store= of Server (for example sqlite:///commands.db)"
             )
         for method in service:
             if method.promise is Promise.TRANSACTIONAL:
                 raise UsageError(
                     f"{method.name} is transactional, which needs the store that its effects are"
-                    " in: give it with store= (for example sqlite:///commands.db)"
+                    " in: give it with store= of Server (for example sqlite:///commands.db)"
                 )
         return Commands(_ledger_in_memory)
     from duet_rpc.ledger import Ledger, open_store

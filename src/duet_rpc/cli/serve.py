@@ -97,7 +97,7 @@ def command(
     try:
         server = Server(service, policy=rules, store=store)
     except UsageError as error:
-        told = str(error).replace("store= (for example ", "--store (for example ")
+        told = str(error).replace("store= of Server", "--store")
         raise click.UsageError(told) from None
     logs = make_logs(log_level, log_file, no_color)
     try:
