@@ -123,7 +123,7 @@ class Parameters:
                     raise invalid("params", "object", "array")
                 return self._bound(self._by_position(params))
             if self.rest is not UNSET:
-                raise invalid("params", "array", "object")
+                return self._none_but_what_travels_beside(params)
             return self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError as error:
             raise explain(
@@ -145,6 +145,14 @@ class Parameters:
             struct = self._define(self._method, array_like=True)
             self._positional = msgspec.json.Decoder(struct).decode
         return _decoded(self._positional, params)
+
+    def _none_but_what_travels_beside(self, params: bytes) -> Bound:
+        """Take an object without params, which may hold a key or `_meta`, for no values."""
+        try:
+            bound = self._bound(_decoded(self._by_name, params))
+        except msgspec.ValidationError:
+            raise invalid("params", "array", "object") from None
+        return Bound([], bound.key, bound.meta)
 
     def _bound(self, values: Any) -> Bound:
         key = getattr(values, KEY, UNSET) if self.takes_key else UNSET

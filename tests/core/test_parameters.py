@@ -265,6 +265,18 @@ def test_the_key_is_taken_out_before_the_handler_is_bound() -> None:
     assert refused(add, b'{"a":1,"idempotency_key":"k"}')["param"] == "idempotency_key"
 
 
+def test_beside_no_values_the_key_and_meta_travel_in_an_object() -> None:
+    def total(*values: int) -> int:
+        return sum(values)
+
+    found = bound(total, b'{"idempotency_key":"k","_meta":{"x":1}}')
+    assert isinstance(found.key, Raw) and isinstance(found.meta, Raw)
+    assert (found.values, bytes(found.key), bytes(found.meta)) == ([], b'"k"', b'{"x":1}')
+    assert call(total, b'{"_meta":{}}') == 0
+    told = {"param": "params", "expected": "array", "received": "object"}
+    assert refused(total, b'{"values":[1]}') == refused(total, b'{"_meta":{},"a":1}') == told
+
+
 def test_a_handler_that_asks_for_the_key_gets_it() -> None:
     def pay(amount: int, idempotency_key: str) -> Any:
         return amount, idempotency_key
