@@ -397,6 +397,25 @@ def test_a_command_gets_a_key_and_a_query_does_not(on_tcp: OnSocket) -> None:
     assert run("call", on_tcp.address, "key_of", "--json", '{"idempotency_key":"k3"}').json == "k3"
 
 
+def test_any_number_of_values_may_be_none(on_tcp: OnSocket) -> None:
+    ran = run("call", on_tcp.address, "total")
+    assert (ran.code, ran.json) == (0, 0), ran
+
+
+def test_a_text_under_an_unknown_name_is_not_a_question_of_its_type(place: Path) -> None:
+    ran = run("call", "add", "a:=1", "b:=2", "c=3", *SUMS, cwd=place)
+    assert "c: expected no such parameter" in ran.err and "is text" not in ran.err, ran
+
+
+def test_an_answer_that_is_too_large_is_told(place: Path) -> None:
+    (place / "large.py").write_text(
+        "from duet_rpc import Service\napp = Service()\n"
+        "@app.query\ndef large() -> str:\n    return 'x' * 11_000_000\napp.run()\n"
+    )
+    ran = run("call", "large", "--timeout", "5", "--", "python", "large.py", cwd=place)
+    assert ran.code == 4 and "too large to be taken" in ran.err and "--framing" not in ran.err, ran
+
+
 @pytest.mark.parametrize("words", [("--key", "k"), ("--command",)])
 def test_a_key_for_a_query_says_what_to_leave_out(words: tuple[str, ...], place: Path) -> None:
     ran = run("call", "add", "a:=1", "b:=2", *words, *SUMS, cwd=place)

@@ -242,9 +242,11 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
         return ["Give one with --key KEY, or have one made with --command."]
     param = str(data.get("param"))
     expected = str(data.get("expected"))
-    if param == "idempotency_key" and attempt.key and expected.startswith("no such parameter"):
+    is_unknown = expected.startswith("no such parameter")
+    if is_unknown and param == "idempotency_key" and attempt.key:
         return [f"{safe(attempt.method)} is no command: leave out --key and --command."]
-    if param in attempt.given_as_text and "string" not in expected and '"' not in expected:
+    other_type = not is_unknown and "string" not in expected and '"' not in expected
+    if other_type and param in attempt.given_as_text:
         return [f"{safe(param)}=... is text; write {safe(param)}:=... for other values."]
     return [f"`duet-rpc describe` shows what {safe(attempt.method)} takes."]
 

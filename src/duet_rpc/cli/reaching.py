@@ -92,7 +92,7 @@ class Server:
         """The last lines that a started server wrote to its stderr."""
         self.refusal: RpcError | None = None
         """What the server answered under no id: it refuses something that wants no answer."""
-        self._wrote_no_frames = False
+        self._wrote_no_frames = self._wrote_too_much = False
 
     @classmethod
     def of(
@@ -127,14 +127,20 @@ class Server:
         """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
         from duet_rpc.messages import NULL, decode_error
 
-        if severity == "warn" and text in ("bad frame", "bad message"):
+        if fields.get("reason") == "oversize":
+            self._wrote_too_much = True
+        elif text in ("bad frame", "bad message"):
             self._wrote_no_frames = True
         if fields.get("id") == NULL and fields.get("error") is not None:
             self.refusal = decode_error(fields["error"])
 
     def about_framing(self, error: DuetError) -> list[str]:
-        """Say what to try where no answer came, but something that is none."""
-        if not self._wrote_no_frames or not isinstance(error, TransportError):
+        """Say why there was no answer, where something came that could not be taken for one."""
+        if not isinstance(error, TransportError):
+            return []
+        if self._wrote_too_much:
+            return ["The server wrote a message that is too large to be taken; it was dropped."]
+        if not self._wrote_no_frames:
             return []
         other = "lsp" if self._framing == "ndjson" else "ndjson"
         return [f"What the server writes is not framed as {self._framing}: try --framing {other}."]
