@@ -144,7 +144,9 @@ class Client:
             line,
             link,
             self._dispatcher,
-            make_framing(self._framing, max_message_bytes=policy.max_message_bytes),
+            make_framing(
+                self._framing, max_message_bytes=policy.max_message_bytes, keeps_heads=True
+            ),
             id=f"client-{line.counted.connects}",
             patience=self._timeout,
         )

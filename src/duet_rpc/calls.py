@@ -30,6 +30,7 @@ from duet_rpc.messages import (
     request_around,
     request_form,
 )
+from duet_rpc.patterns import pattern
 
 CANCEL = "$/cancelRequest"
 UNMATCHED = "an answer that nobody waits for"
@@ -98,6 +99,10 @@ _decode_progress = msgspec.json.Decoder(_Progress).decode
 JOIN = 16
 """Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
+_ANSWER_HEAD = (
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*,\s*"(?:jsonrpc|result|error)"'
+)
+"""How an answer begins that tells its id first; a request of the server's goes on otherwise."""
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
 
@@ -299,15 +304,23 @@ class Calls:
         if self._held:
             self.release_held()
 
-    def fail(self, id: bytes) -> bool:
+    def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """End a call whose answer cannot be understood; False if nobody waits for it."""
         waiter = self._take_out(id)
         if waiter is None:
             return False
-        waiter.settle(None, InvalidAnswer("the answer has neither a result nor an error"))
+        waiter.settle(None, InvalidAnswer(why))
         if self._held:
             self.release_held()
         return True
+
+    def fail_dropped(self, head: bytes, error: RpcError) -> None:
+        """End the call whose answer was dropped unread, if its beginning tells which one it is."""
+        found = pattern(_ANSWER_HEAD).match(head)
+        if found is not None:
+            data = error.data if isinstance(error.data, dict) else {}
+            limit = f" of at most {data['limit']:,} bytes" if "limit" in data else ""
+            self.fail(found[1], f"the answer was dropped: {error.reason}; we take messages{limit}")
 
     def _take_out(self, id: bytes) -> Waiter | None:
         # Our ids are plain integers; one spelled in another way is not ours. Python refuses to read

@@ -206,7 +206,9 @@ class Client:
         self._host = LoopHost(
             link.channel,
             self._dispatcher,
-            make_framing(self._framing, max_message_bytes=policy.max_message_bytes),
+            make_framing(
+                self._framing, max_message_bytes=policy.max_message_bytes, keeps_heads=True
+            ),
             workers=self._workers,
             id=f"client-{self._counted.connects}",
             closes_on_lost_boundary=link.is_network,

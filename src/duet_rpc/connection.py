@@ -431,6 +431,8 @@ class Connection:
         self.note("warn", "bad frame", None, None, reason=fault.error.reason or "cut")
         if self._answers_faults:
             self._answer(encode_error(NULL, fault.error), None)
+        if fault.head:
+            self.calls.fail_dropped(fault.head, fault.error)
         if fault.boundary_lost:
             self.lose_boundary()
 

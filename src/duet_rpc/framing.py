@@ -32,6 +32,8 @@ class Fault(msgspec.Struct, frozen=True):
     stray: bool = False
     """The bytes directly follow a complete body and start no header. If that body was no JSON, the
     two are one fault, and the body's answer is enough."""
+    head: bytes = b""
+    """How a message began that is dropped, if that was to be kept: whose answer it is."""
 
 
 Event: TypeAlias = bytes | bytearray | Fault
@@ -85,13 +87,22 @@ def framing(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     max_header_bytes: int = MAX_HEADER_BYTES,
+    keeps_heads: bool = False,
 ) -> Framing:
-    """Make the framing of this name; "auto" becomes the one that the peer's first byte shows."""
+    """Make the framing of this name; "auto" becomes the one that the peer's first byte shows.
+
+    One that `keeps_heads` tells of a message that it drops when it has seen how it begins, and not
+    before: for whoever waits for answers, and has nothing to say about faults.
+    """
     if name == "ndjson":
-        return LineFraming(max_message_bytes=max_message_bytes)
-    kinds: dict[str, type[HeaderFraming | AutoFraming]]
-    kinds = {"lsp": HeaderFraming, "auto": AutoFraming}
-    return kinds[name](max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
+        return LineFraming(max_message_bytes=max_message_bytes, keeps_heads=keeps_heads)
+    if name == "auto":
+        return AutoFraming(max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
+    return HeaderFraming(
+        max_message_bytes=max_message_bytes,
+        max_header_bytes=max_header_bytes,
+        keeps_heads=keeps_heads,
+    )
 
 
 def whole(frame: Frame) -> bytes:
@@ -127,6 +138,8 @@ _BLANKS = b" \t\r\n"
 _BLANK_RUN = rb"[ \t\r\n]*"
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*"
 _MAX_DIGITS = 15
+_HEAD = 256
+"""Bytes that tell whose answer a message is; nearly all servers write the id before the result."""
 _LENGTH = b"content-length:"
 _TYPE = b"content-type:"
 
@@ -157,7 +170,9 @@ class HeaderFraming:
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
+        keeps_heads: bool = False,
     ) -> None:
+        self._keeps_heads = keeps_heads
         self._max_message_bytes = max_message_bytes
         self._max_header_bytes = max_header_bytes
         # What others found good may break a tighter limit; then this framing finds out by itself.
@@ -334,6 +349,9 @@ class HeaderFraming:
             self._refusal = _oversize(limit, length=length)
         self._missing = length
         if self._refusal is not None:
+            if self._keeps_heads and length:
+                self._state = HeaderFraming._behead
+                return start
             events.append(self._refusal)
             self._state = HeaderFraming._skip
             return self._skip(data, start, events)
@@ -387,6 +405,19 @@ class HeaderFraming:
         self._after_body = True
         self._state = HeaderFraming._between
         return stop
+
+    def _behead(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Keep how a refused body begins, tell of it, and leave the rest to `_skip`."""
+        assert self._refusal is not None, "only a refused body has its head cut off"
+        wanted = min(_HEAD - len(self._body), self._missing)
+        piece = data[at : at + wanted]
+        self._body += piece
+        self._missing -= len(piece)
+        if len(piece) == wanted:
+            events.append(msgspec.structs.replace(self._refusal, head=bytes(self._body)))
+            self._body = bytearray()
+            self._state = HeaderFraming._skip if self._missing else HeaderFraming._between
+        return at + len(piece)
 
     def _skip(self, data: bytes, at: int, events: list[Event]) -> int:
         """Drop the bytes of a refused body unseen: a frame inside it must not run."""
@@ -443,8 +474,11 @@ def _judge_content_type(value: bytes) -> Fault | None:
 class LineFraming:
     """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing."""
 
-    def __init__(self, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, keeps_heads: bool = False
+    ) -> None:
         self._max_message_bytes = max_message_bytes
+        self._keeps_heads = keeps_heads
         self._line = bytearray()
         self._dropping = False
         self.started = 0
@@ -483,7 +517,7 @@ class LineFraming:
             self._line, self._dropping = bytearray(), False
         for line in lines:
             if len(line) > self._max_message_bytes and self._is_oversize(line.lstrip(_BLANKS)):
-                events.append(_oversize(self._max_message_bytes))
+                events.append(self._too_long(line.lstrip(_BLANKS)))
             elif body := line.strip(_BLANKS):
                 events.append(body)
         if rest:
@@ -499,8 +533,14 @@ class LineFraming:
             self.started += bool(piece)
         self._line += piece
         if self._is_oversize(self._line):
-            events.append(_oversize(self._max_message_bytes))
+            events.append(self._too_long(self._line))
             self._line, self._dropping = bytearray(), True
+
+    def _too_long(self, line: bytes | bytearray) -> Fault:
+        fault = _oversize(self._max_message_bytes)
+        # As much as is sure to have come, however the line was cut into reads.
+        head = bytes(line[: min(_HEAD, self._max_message_bytes)]) if self._keeps_heads else b""
+        return msgspec.structs.replace(fault, head=head)
 
     def _is_oversize(self, line: bytes | bytearray) -> bool:
         # Whether the CR at the end is half a line end shows only with the next byte.

@@ -6,7 +6,7 @@ none of that may change what comes out.
 
 import tracemalloc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -461,6 +461,23 @@ def test_an_oversize_message_is_refused_as_soon_as_its_header_is_complete() -> N
     assert feed(framing, b"Content-Length: 999999999999999\r\n\r") == []
     assert feed(framing, b"\n") == [OVERSIZE]
     assert framing.partial
+
+
+@pytest.mark.parametrize("size", [101, 256, 257, 1_000])
+@pytest.mark.parametrize("name", ["lsp", "ndjson"])
+def test_a_framing_that_keeps_heads_tells_how_a_dropped_message_began(
+    name: Literal["lsp", "ndjson"], size: int
+) -> None:
+    body = (b'{"id":7,' + b"x" * size)[:size]
+    maker = framing(name, max_message_bytes=100)
+    data = maker.encode(body) + maker.encode(b"{}")
+    for step in (len(data), 1, 7):
+        cut = framing(name, max_message_bytes=100, keeps_heads=True)
+        events = [e for at in range(0, len(data), step) for e in cut.feed(data[at : at + step])]
+        fault, good = events
+        assert isinstance(fault, Fault) and fault.error.reason == "oversize"
+        assert fault.head == (body[:256] if name == "lsp" else body[:100])
+        assert good == b"{}"
 
 
 def test_a_frame_inside_an_oversize_body_does_not_run() -> None:

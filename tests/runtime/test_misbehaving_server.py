@@ -232,7 +232,7 @@ CASES = {
         both(writes(b"X: " + b"y" * 10_000 + b"\r\n\r\n"), says(GOOD)), "good", faults=1
     ),
     "an answer that is too large": Case(
-        says('{"jsonrpc":"2.0","id":ID,"result":"' + "x" * 70_000 + '"}'), CallTimeout, faults=1
+        says('{"jsonrpc":"2.0","id":ID,"result":"' + "x" * 70_000 + '"}'), InvalidAnswer, faults=1
     ),
     # Arrays.
     "an answer in an array": Case(says("[" + GOOD + "]"), "good"),
@@ -313,6 +313,51 @@ def wait_for(driver: Driver, pending: int) -> None:
     while driver.stats.pending < pending:
         assert time.monotonic() < until
         time.sleep(0.002)
+
+
+LARGE_TEXTS = """
+import sys
+from duet_rpc import Server, Service
+
+app = Service()
+
+@app.query
+def text(size: int) -> str:
+    return "x" * size
+
+Server(app).run_stdio(framing=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("framing", ["lsp", "ndjson"])
+def test_an_answer_that_is_too_large_ends_its_call_and_no_other(face: Face, framing: str) -> None:
+    policy = replace(SPEC, max_message_bytes=100_000)
+    server = (sys.executable, "-c", LARGE_TEXTS, framing)
+    driver = face.spawn(*server, framing=framing, policy=policy)
+    large = [driver.begin("text", [200_000 + more], timeout=None) for more in range(3)]
+    small = driver.begin("text", [3], timeout=PATIENCE)
+    for pending in large:
+        with pytest.raises(InvalidAnswer, match="dropped: oversize.*100,000 bytes"):
+            pending.result(PATIENCE)
+    assert small.result(PATIENCE) == "xxx"
+    assert driver.call("text", [2], timeout=PATIENCE) == "xx"
+    assert (driver.stats.pending, driver.stats.faults) == (0, 3)
+    driver.close()
+
+
+def test_a_large_message_that_is_no_answer_ends_no_call(face: Face) -> None:
+    def script(peer: Peer) -> None:
+        request = peer.request()
+        padding = b"x" * 2_000
+        peer.say(b'{"jsonrpc":"2.0","id":1,"method":"news","params":["%b"]}' % padding)
+        peer.say(b'{"jsonrpc":"2.0","method":"news","params":["id\\":1,%b"]}' % padding)
+        peer.answer(request)
+        peer.read_all()
+
+    driver = face.open(Scripted(script), policy=replace(SPEC, max_message_bytes=1_000))
+    driver.call("victim", timeout=PATIENCE)
+    assert (driver.stats.pending, driver.stats.faults) == (0, 2)
+    driver.close()
 
 
 def test_on_a_socket_noise_ends_the_connection(face: Face) -> None:
