@@ -182,6 +182,45 @@ def stop(worker: Worker, store: Store) -> None:
     raise AssertionError("the process always holds a lock")
 
 
+FORKS = """
+import os, sys
+from duet_rpc.ledger import open_store
+from duet_rpc.ledger.machine import Claim, Claimed, Finish, Kept
+from tests.ledger.commands import command
+
+store = open_store(sys.argv[1])
+
+def use(owner):
+    for number in range(100):
+        claim = Claim(command(f"{owner} {number}"), owner, 30.0, 60.0)
+        [claimed] = store.commit([claim])
+        assert type(claimed) is Claimed, claimed
+        outcome = claim.identity.key.encode()
+        finish = Finish(claim.identity, claimed.token, owner, outcome, 60.0)
+        assert store.commit([finish]) == [Kept()]
+        assert store.look(claim.identity).outcome == outcome
+
+use("parent before")
+children = []
+for name in "abc":
+    child = os.fork()
+    if child == 0:
+        use(name)
+        os._exit(0)
+    children.append(child)
+use("parent after")
+sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+@pytest.mark.parametrize("kind", ["postgres", "valkey"], indirect=True)
+def test_a_store_that_was_used_before_a_fork_serves_parent_and_children(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, url], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("kind", SHARED, indirect=True)
 @pytest.mark.parametrize("promise", [RETRY_SAFE])
 def test_a_run_that_slept_past_its_lease_is_fenced(

@@ -18,6 +18,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from ..errors import StoreUnavailable, UsageError
+from .forks import forget_in_children
 
 T = TypeVar("T")
 
@@ -95,7 +96,8 @@ class Pool:
     def __init__(self, connect: Callable[[], Any], gate: Gate, settings: str = ""):
         self._connect = connect
         self._settings = settings
-        self._idle: list[Any] = []
+        self.idle: list[Any] = []
+        forget_in_children(self)
         self._closed = False
         self.gate = gate
 
@@ -105,8 +107,8 @@ class Pool:
             raise StoreUnavailable()
         try:
             self._closed = False
-            while self._idle:
-                connection = self._idle.pop()
+            while self.idle:
+                connection = self.idle.pop()
                 if not connection.closed:
                     return connection
             return await self._make()
@@ -120,16 +122,16 @@ class Pool:
             connection.info.transaction_status is TransactionStatus.IDLE
         )
         if idle and not self._closed:
-            self._idle.append(connection)
+            self.idle.append(connection)
         else:
             dispose(connection)
         self.gate.leave()
 
     def clear(self) -> None:
         """Throw the idle connections away: after one went stale, so have the others."""
-        while self._idle:
+        while self.idle:
             with contextlib.suppress(IndexError):
-                dispose(self._idle.pop())
+                dispose(self.idle.pop())
 
     def close(self) -> None:
         """Close what is idle, and what is out when it comes back."""

@@ -19,6 +19,7 @@ import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from ..errors import StoreUnavailable, UsageError
+from .forks import forget_in_children
 from .machine import (
     Answer,
     Claim,
@@ -64,7 +65,8 @@ class RedisStore:
         self._client = redis.Redis.from_url(
             url, socket_timeout=patience, socket_connect_timeout=patience, retry=None
         )
-        self._idle: list[Any] = []
+        self.idle: list[Any] = []
+        forget_in_children(self)
         self._capabilities: Capabilities | None = None
 
     @property
@@ -195,7 +197,7 @@ class RedisStore:
         """
         message = b"".join(map(packed, calls))
         try:
-            connection = self._idle.pop()
+            connection = self.idle.pop()
         except IndexError:
             connection = self._client.connection_pool.get_connection()
         is_whole = False
@@ -206,7 +208,7 @@ class RedisStore:
             return replies
         finally:
             if is_whole:
-                self._idle.append(connection)
+                self.idle.append(connection)
             else:
                 self._drop(connection)
 
@@ -217,7 +219,7 @@ class RedisStore:
     def _drop_idle(self) -> None:
         with suppress(IndexError):
             while True:
-                self._drop(self._idle.pop())
+                self._drop(self.idle.pop())
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     def _twice(self, use: Callable[[], T]) -> T:
