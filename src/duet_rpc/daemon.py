@@ -220,6 +220,7 @@ def run_daemon(
     sequential = policy.max_in_flight == 1 and not any(method.is_async for method in full)
     try:
         if sequential:
+            channel.keeps_memory = True
             host = ThreadHost(channel, dispatcher, frames, logger=logs.logger)
             rule(host.connection)
             _serve_on_threads(host, life, on_start)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cli.servers import OnSocket
-from tests.cli.shell import on_terminal, run
+from tests.cli.shell import Terminal, on_terminal, run
+from tests.daemon.process import eventually
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -138,3 +139,22 @@ def test_the_time_is_over(on_tcp: OnSocket) -> None:
     assert ran.code == 4, ran
     *_, late = ran.jsons
     assert late["failure"] == "timeout" and late["idempotency_key"] == "late", ran
+
+
+def test_ctrl_c_tells_what_was_sent_and_its_keys(on_unix: OnSocket, tmp_path: Path) -> None:
+    calls: list[dict[str, Any]] = [
+        {"method": "wait_for", "params": {"path": "never"}, "key": "mine"},
+        {"method": "key_of"},
+    ]
+    file = tmp_path / "calls"
+    file.write_text(lines(calls))
+    log = on_unix.directory / "log"
+    with Terminal("batch", on_unix.address, file, "--no-color") as terminal:
+        eventually(lambda: "waiting" in log.read_text(), "the first call runs")
+        terminal.type("\x03")
+        ran = terminal.end()
+    assert ran.code == 130, ran
+    assert "Nothing was called" not in ran.out and "not made" not in ran.out, ran
+    assert "2 of 2 calls not answered: whether they happened is not known" in ran.out, ran
+    assert "wait_for can be sent again with the key mine" in ran.out, ran
+    assert re.search(r"key_of can be sent again with the key [0-9a-f]{32}", ran.out), ran

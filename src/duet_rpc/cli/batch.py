@@ -93,7 +93,7 @@ def command(
         failure = error
     if failure is not None:
         tell_failure(headline(failure), no_color=no_color)
-        told = advice(failure, Attempt(method="", sent=False)) if not batch.answered else []
+        told = advice(failure, Attempt(method="", sent=False)) if not batch.sent else []
         for line in [*server.about_framing(failure), *told]:
             tell(f"  {line}")
     batch.sum_up(no_color)
@@ -133,7 +133,9 @@ class _Batch:
         self._output = output
         self._width = max(cells(safe(call.method)) for call in calls) if calls else 0
         self._failed = 0
-        self.answered = 0
+        self._answered = 0
+        self.sent = 0
+        """How many may have reached the server."""
         self.code = 0
 
     def run(self, client: "Client") -> None:
@@ -146,6 +148,7 @@ class _Batch:
                     call.key = _new_key()
             with client.batch() as batch:
                 items = [_add(batch, call) for call in part]
+                self.sent += len(part)
             for number, (call, item) in enumerate(zip(part, items, strict=True), at + 1):
                 self._print(number, call, item)
 
@@ -158,7 +161,7 @@ class _Batch:
         return {method.name for method in methods if method.kind == "command"}
 
     def _print(self, number: int, call: Call, item: "Item") -> None:
-        self.answered += 1
+        self._answered += 1
         error = item.error()
         key = None if call.key is UNSET else call.key
         if isinstance(error, DuetError):
@@ -198,8 +201,15 @@ class _Batch:
         total = len(self._calls)
         if self._failed:
             tell_failure(f"{self._failed} of {total} calls failed", no_color=no_color)
-        if self.answered < total:
-            tell_failure(f"{total - self.answered} of {total} calls not made", no_color=no_color)
+        if self._answered < self.sent:
+            lost = self._calls[self._answered : self.sent]
+            said = f"{len(lost)} of {total} calls not answered: whether they happened is not known"
+            tell_failure(said, no_color=no_color)
+            for call in lost:
+                if call.key is not UNSET:
+                    tell(f"  {safe(call.method)} can be sent again with the key {safe(call.key)}")
+        if self.sent < total:
+            tell_failure(f"{total - self.sent} of {total} calls not made", no_color=no_color)
 
 
 def _new_key() -> str:

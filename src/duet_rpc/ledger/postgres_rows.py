@@ -85,7 +85,7 @@ def insert_values(claim: Claim) -> Sequence[Any]:
         command.fingerprint,
         command.promise.value,
         claim.owner,
-        command.correlation_id,
+        command.correlation_id.replace("\0", "\ufffd"),  # the one character that text has not
         claim.lease,
         claim.lease + claim.unknown_ttl,
     )

@@ -35,6 +35,9 @@ class Channel:
         self.write_fd = write_fd
         self._read_size = READ_SIZE
         self._widened = False
+        self.keeps_memory = False
+        """Whether the memory of large messages is kept for the next ones: where the process is ours
+        and one thread does everything, for each thread would keep its own."""
         kind = os.fstat(read_fd).st_mode
         self.is_file = stat.S_ISREG(kind) or (stat.S_ISCHR(kind) and not os.isatty(read_fd))
         """A regular file, or the null device, is always ready, and event loops refuse it."""
@@ -67,7 +70,8 @@ class Channel:
         if bulk and not self._widened:
             self._widened = True
             _widen(self.read_fd)
-            keep_memory()
+            if self.keeps_memory:
+                keep_memory()
 
     def close_writing(self) -> None:
         """Tell the peer that nothing more comes; reading goes on. Idempotent.
