@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -207,6 +208,14 @@ def test_an_operation_that_cannot_be_applied_fails_alone(store: Store, kind: str
         assert not isinstance(answers[1], StoreUnavailable)
     assert store.look(command("zero ").identity) is None, "a key is not cut short"
     assert isinstance(apply(store, claim("one", "after")), Claimed)
+
+
+@every_store
+def test_whatever_stands_in_a_correlation_id_a_command_can_be_claimed(store: Store) -> None:
+    asked = msgspec.structs.replace(command(), correlation_id="zero \0 end")
+    assert isinstance(apply(store, Claim(asked, "one", LIVE, LIVE)), Claimed)
+    record = store.look(asked.identity)
+    assert record is not None and record.correlation_id in ("zero \0 end", "zero \ufffd end")
 
 
 @every_store
