@@ -413,7 +413,7 @@ def test_an_answer_that_is_too_large_is_told(place: Path) -> None:
         "@app.query\ndef large() -> str:\n    return 'x' * 11_000_000\napp.run()\n"
     )
     ran = run("call", "large", "--timeout", "5", "--", "python", "large.py", cwd=place)
-    assert ran.code == 4 and "too large to be taken" in ran.err and "--framing" not in ran.err, ran
+    assert ran.code == 5 and "too large to be taken" in ran.err and "--framing" not in ran.err, ran
 
 
 @pytest.mark.parametrize("words", [("--key", "k"), ("--command",)])
