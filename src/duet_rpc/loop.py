@@ -269,13 +269,15 @@ class LoopHost:
                 self._arrange()  # nearly always there is nothing to arrange
 
     def read_for_loop(self) -> None:
-        """Read while a handler blocks the loop; any thread may call this if there is input.
+        """Read what is there while a handler blocks the loop; any thread may call this.
 
         Nothing is started, but cancellations and answers to our own calls get through.
         """
         with self.lock:
             if self.closed or self.input_ended or not self.connection.wants_data:
                 return
+            if not self._has_input():
+                return  # the loop was faster, and to wait here would keep it from going on
             self._read_elsewhere = self.connection.lent = True
             try:
                 self._read()
@@ -364,12 +366,15 @@ class LoopHost:
 
     def _read_last_words(self) -> None:
         """The peer takes nothing more, but it may have answered before."""
-        poll = select.poll()
-        poll.register(self.channel.read_fd, select.POLLIN)
         for _ in range(_LAST_READS):
-            if self.input_ended or not self.connection.wants_data or not poll.poll(0):
+            if self.input_ended or not self.connection.wants_data or not self._has_input():
                 break
             self._read()
+
+    def _has_input(self) -> bool:
+        poll = select.poll()
+        poll.register(self.channel.read_fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _lose_calls(self, error: Exception) -> None:
         if self.lost_by is None:

@@ -1,0 +1,39 @@
+"""The host on an event loop: what another thread may do to it."""
+
+import asyncio
+import os
+
+from duet_rpc import Service
+from duet_rpc.dispatch import Dispatcher
+from duet_rpc.framing import HeaderFraming
+from duet_rpc.loop import LoopHost
+from duet_rpc.policy import SPEC
+from duet_rpc.transports.channel import Channel
+from duet_rpc.workers import Workers
+
+REQUEST = HeaderFraming.encode(b'{"jsonrpc":"2.0","id":1,"method":"lost"}')
+
+
+async def test_whoever_reads_for_the_loop_does_not_wait_for_input() -> None:
+    reading, peer_writes = os.pipe()
+    peer_reads, writing = os.pipe()
+    channel = Channel(reading, writing)
+    workers = Workers()
+    host = LoopHost(
+        channel, Dispatcher(Service(), SPEC), HeaderFraming(), workers=workers, id="one"
+    )
+    loop = asyncio.get_running_loop()
+    try:
+        waiting = loop.run_in_executor(None, host.read_for_loop)
+        done, _ = await asyncio.wait([waiting], timeout=20)
+        os.write(peer_writes, REQUEST)  # which would end the waiting
+        await waiting
+        assert done, "it waited for input, and the loop could not go on meanwhile"
+        await loop.run_in_executor(None, host.read_for_loop)
+        await asyncio.sleep(0)
+        assert b"Method not found" in os.read(peer_reads, 4096)
+    finally:
+        host.close()
+        workers.close()
+        os.close(peer_writes)
+        os.close(peer_reads)
