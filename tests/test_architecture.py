@@ -21,7 +21,7 @@ PACKAGE = "duet_rpc"
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "version", "stats", "collector", "patterns", "promise", "loading"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
-    ("wording", "parameters", "service", "waiting"),
+    ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "openrpc", "calls"),
     ("connection",),
     ("transports", "ledger", "retry"),
@@ -52,6 +52,7 @@ PURE = (
     "wording",
     "waiting",
     "parameters",
+    "results",
     "service",
     "dispatch",
     "calls",

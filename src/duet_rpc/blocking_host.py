@@ -12,12 +12,13 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.blocking_reply import Reply
-from duet_rpc.caller import Expected, decoder
+from duet_rpc.caller import Expected
 from duet_rpc.calls import encode_params
 from duet_rpc.context import Reply as PeerReply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded
 from duet_rpc.framing import Framing
+from duet_rpc.results import decoder
 from duet_rpc.threads import ThreadHost
 from duet_rpc.transports.links import Link
 

@@ -110,7 +110,7 @@ class Line:
         for reply in unsent:
             reply.settle(None, copy.copy(error))
         if self._always is not None:
-            self._always.settle(b"null", None)
+            self._always.settle(None, None)
         while self.waiting:  # nearly never: Ctrl-C may have come when somebody was to be told
             self._wake(next(iter(self.waiting)))
         host.retire()
@@ -293,7 +293,7 @@ class Line:
     def _settle_sent(self) -> None:
         sent, self._unsent = self._unsent, []
         for reply in sent:
-            reply.settle(b"null", None)
+            reply.settle(None, None)
 
     # Waiting. A thread leads, that is it reads for all, or it waits at its gate until its answer is
     # there or the lead is passed to it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from duet_rpc.caller import Expected
+from duet_rpc.results import Decode
 
 if TYPE_CHECKING:
     from duet_rpc.blocking_host import BlockingHost
@@ -58,22 +59,25 @@ class Reply(Struct, eq=False):
     """What to send, while another thread is to do it."""
     gate: Gate | None = None
     """Where its thread waits while another reads."""
+    decode: Decode | None = None
+    """What makes a value of a raw result; None if its value comes."""
     done: bool = False
-    _raw: Any = None
+    _result: Any = None
     _error: Exception | None = None
 
     def __post_init__(self) -> None:
-        seconds = self.expected.timeout
-        if seconds is not None:
+        expected = self.expected
+        self.decode = expected.decode
+        if expected.timeout is not None:
             now = monotonic()
-            self.deadline = now + seconds
-            if self.expected.total_timeout is not None:
-                self.ends = now + self.expected.total_timeout
+            self.deadline = now + expected.timeout
+            if expected.total_timeout is not None:
+                self.ends = now + expected.total_timeout
 
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer; the lock is held."""
         if not self.done:
-            self._raw, self._error, self.done = result, error, True
+            self._result, self._error, self.done = result, error, True
             if self.gate is not None:
                 # In this order: Ctrl-C may come after each step, and then all who wait are woken.
                 self.gate.open()
@@ -104,4 +108,4 @@ class Reply(Struct, eq=False):
         """Return the result, or raise the error; only once it is settled."""
         if self._error is not None:
             raise self._error
-        return self.expected.decode(self._raw)
+        return self._result if self.decode is None else self.decode(self._result)

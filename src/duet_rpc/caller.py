@@ -11,24 +11,20 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from duet_rpc.calls import encode_params
-from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import (
     CallTimeout,
     DeadlineExceeded,
-    InvalidAnswer,
     RpcError,
     TransportError,
     UsageError,
 )
+from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
 
 T = TypeVar("T")
-Decode = Callable[[Any], Any]
-"""Makes the value of a raw result; raises `InvalidAnswer` if it does not fit."""
-
 
 USUAL: float = -1
 """Stands for the client's own timeout."""
@@ -37,7 +33,8 @@ USUAL: float = -1
 class Expected(Struct, frozen=True):
     """How long to wait for an answer, and what to make of it."""
 
-    decode: Decode
+    decode: Decode | None
+    """None if whatever value comes will do."""
     timeout: float | None
     on_progress: Callable[[Any], None] | None = None
     total_timeout: float | None = None
@@ -331,36 +328,6 @@ def params_with_key(params: Any, key: str) -> bytes:
     if encoded[:1] != b"{":
         raise UsageError("a command's params are named (a dict), so that its key can stand beside")
     return b'{"idempotency_key":%b,%b' % (msgspec.json.encode(key), encoded[1:])
-
-
-_DECODERS: dict[Any, Decode] = {}
-
-
-def decoder(returns: Any) -> Decode:
-    """Make, once for each type, what decodes a raw result into it."""
-    try:
-        return _DECODERS[returns]
-    except (KeyError, TypeError):
-        pass
-    if returns is Raw:
-        return bytes
-    try:
-        decode = msgspec.json.Decoder(returns).decode
-    except TypeError as error:
-        raise UsageError(f"results cannot be decoded into {returns}: {error}") from None
-
-    def decode_result(raw: Any) -> Any:
-        try:
-            return decode(raw) if len(raw) < LARGE else decode_large(decode, raw)
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise InvalidAnswer(f"the result is not what was asked for: {error}") from None
-
-    if len(_DECODERS) < 1000:
-        try:
-            _DECODERS[returns] = decode_result
-        except TypeError:
-            pass  # an unhashable hint is made anew each time
-    return decode_result
 
 
 def with_progress_token(params: bytes | None, token: int) -> bytes:

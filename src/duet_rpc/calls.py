@@ -8,6 +8,7 @@ Calls of ours wait here while the peer does not read, and never count among the 
 read: those stop our reading, and then the answers that our calls wait for could not come.
 """
 
+import functools
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from duet_rpc.collector import LARGE
+from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.framing import Fault, Frame, Framing
 from duet_rpc.messages import (
@@ -29,8 +30,10 @@ from duet_rpc.messages import (
     is_json_text,
     request_around,
     request_form,
+    shallow_json,
 )
 from duet_rpc.patterns import pattern
+from duet_rpc.results import Decode, decode_any
 
 CANCEL = "$/cancelRequest"
 UNMATCHED = "an answer that nobody waits for"
@@ -40,8 +43,13 @@ PROGRESS = "$/progress"
 class Waiter(Protocol):
     """Somebody who waits for the answer to a call of ours."""
 
-    def settle(self, result: bytes | Raw | None, error: Exception | None) -> None:
-        """Take the raw result, or the error; called exactly once."""
+    @property
+    def decode(self) -> Decode | None:
+        """What it will decode the raw result with; None if it wants whatever value comes."""
+        ...
+
+    def settle(self, result: Any, error: Exception | None) -> None:
+        """Take the result, raw unless `decode` is None, or the error; called exactly once."""
         ...
 
     def progress(self, value: Any) -> None:
@@ -80,12 +88,11 @@ class Line(Protocol):
         ...
 
 
-class _Answer(Struct, gc=False, forbid_unknown_fields=True):
-    """What nearly every answer is; one with any other member goes the long way."""
-
-    jsonrpc: Literal["2.0"]
-    id: int
-    result: Raw
+def _answer_of(result: Any) -> Callable[[Any], Any]:
+    """Make what decodes nearly every answer; one with any other member goes the long way."""
+    fields = [("jsonrpc", Literal["2.0"]), ("id", int), ("result", result)]
+    answer = msgspec.defstruct("Answer", fields, gc=False, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(answer).decode
 
 
 class _Progress(Struct):
@@ -93,7 +100,15 @@ class _Progress(Struct):
     value: Raw = Raw(b"null")  # decoded only for somebody who waits for it
 
 
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_raw = _answer_of(Raw)
+_decode_value = _answer_of(Any)
+
+
+@functools.cache
+def _decode_shallow() -> Callable[[Any], Any]:
+    return _answer_of(shallow_json())
+
+
 _decode_progress = msgspec.json.Decoder(_Progress).decode
 
 JOIN = 16
@@ -150,6 +165,8 @@ class Calls:
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._held_ids: dict[int, int] = {}
         self._last_held = 0
+        self._wants_values = True
+        """What the last answer was wanted as: its value, or raw."""
 
     @property
     def holds(self) -> bool:
@@ -268,19 +285,35 @@ class Calls:
         """Settle calls by the plain answers that came first, up to anything else."""
         open, held, max_depth = self.open, self._held_ids, self._wire.max_depth
         small = 2 * max_depth  # a value nested n deep needs 2n bytes
+        wants_values = self._wants_values
         while open and arrived:
             body: Any = arrived[0]
             try:
-                answer = _decode_answer(body)
+                if not wants_values:
+                    answer = _decode_raw(body)
+                elif len(body) < LARGE:
+                    answer = _decode_value(body)
+                else:
+                    answer = decode_large(_decode_shallow(), body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
                 return  # a fault is no bytes
             id = answer.id
             if id not in open or id in held:
                 return
-            if (len(body) > small or not body.isascii()) and not is_json_text(body, max_depth):
-                return
+            waiter = open[id]
+            if (waiter.decode is None) is not wants_values:
+                # What is wanted is known only now; the next one nearly always wants the same.
+                self._wants_values = wants_values = not wants_values
+                continue
+            if wants_values:
+                if small < len(body) < LARGE and not is_json_text(body, max_depth):
+                    return
+            elif len(body) > small or not body.isascii():
+                if not is_json_text(body, max_depth):
+                    return
             arrived.popleft()
-            open.pop(id).settle(answer.result, None)
+            del open[id]
+            waiter.settle(answer.result, None)
             if self._held:
                 self.release_held()
 
@@ -293,7 +326,7 @@ class Calls:
         elif waiter is None:
             pass  # a whole batch was refused
         elif response.error is None:
-            waiter.settle(response.result, None)
+            _settle_raw(waiter, response.result)
         elif (
             response.result in (None, NULL)  # JSON-RPC 1.0 had both members, and peers still do
             and (error := decode_error(response.error)) is not None
@@ -384,6 +417,18 @@ class Calls:
             del self.open[id]
         refused(error)
         return True
+
+
+def _settle_raw(waiter: Waiter, result: bytes | None) -> None:
+    if waiter.decode is not None:
+        waiter.settle(result, None)
+        return
+    try:
+        value = decode_any(result)
+    except InvalidAnswer as error:
+        waiter.settle(None, error)
+    else:
+        waiter.settle(value, None)
 
 
 def encode_params(params: Any) -> bytes | None:

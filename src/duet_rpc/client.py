@@ -25,6 +25,7 @@ from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
+from duet_rpc.results import Decode
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.stats import ClientStats
@@ -52,6 +53,7 @@ class _Reply(Struct, eq=False, gc=False):
     client: "Client"
     method: str
     expected: Expected
+    decode: Decode | None
     id: int = 0
     timer: asyncio.TimerHandle | None = None
     ends: float | None = None
@@ -72,9 +74,11 @@ class _Reply(Struct, eq=False, gc=False):
             future.set_exception(error)
             if isinstance(error, ConnectionLost):
                 future.exception()  # a thousand lost calls that nobody awaits are no thousand news
+        elif self.decode is None:
+            future.set_result(result)
         else:
             try:
-                value = self.expected.decode(result)
+                value = self.decode(result)
             except Exception as failure:
                 future.set_exception(failure)
             else:
@@ -364,7 +368,7 @@ class Client:
         if expected.on_progress is not None:
             params = with_progress_token(params, calls.last_id + 1)
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
-        reply = _Reply(future, self, method, expected)
+        reply = _Reply(future, self, method, expected, expected.decode)
         future.add_done_callback(reply, context=self._context)
         reply.id = id = calls.send(method, params, reply)
         if expected.timeout != self._timeout or expected.on_progress is not None:
@@ -383,7 +387,7 @@ class Client:
 
     def _reply(self, method: str, expected: Expected) -> _Reply:
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
-        reply = _Reply(future, self, method, expected)
+        reply = _Reply(future, self, method, expected, expected.decode)
         future.add_done_callback(reply, context=self._context)
         return reply
 

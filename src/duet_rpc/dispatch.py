@@ -10,6 +10,7 @@ with an id. It reads envelope and params in one pass and gives up, by returning 
 odd.
 """
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias, Union
 
@@ -210,6 +211,9 @@ class Dispatcher:
         self.log: Log = log if log is not None else Silence()
         self._ledger = ledger
         self._unnumbered = 0
+        self.spent: Any = None
+        """The last large message that was answered. To free it takes as long as to read its answer,
+        so whoever has sent the answer does that then."""
         self.answer_at_once = self._straight_line()
 
     # The rules, in the order of the contract.
@@ -373,15 +377,23 @@ class Dispatcher:
         if not simple:
             return None
         alone = len(simple) == 1
-        kinds = [self._tagged(method, alone) for method in simple]
-        envelopes: Any = Union[tuple(kinds)]  # noqa: UP007
-        decode = msgspec.json.Decoder(envelopes).decode
-        decode_batch = msgspec.json.Decoder(list[envelopes]).decode
         max_batch, max_depth = self.policy.max_batch, self.policy.max_depth
         small = 2 * max_depth  # what is nested n deep has 2n bytes at least
-        closed = {
-            kind for kind, method in zip(kinds, simple, strict=True) if self._is_closed(method)
-        }
+        closed: set[type[Struct]] = set()
+        """Their types read every byte of a request, and keep it from nesting too deep."""
+
+        def define(params: Iterable[tuple[type[Struct], float]]) -> Any:
+            """Define the envelopes of all methods whose params are these, and nest so deep."""
+            kinds = []
+            for method, (struct, nesting) in zip(simple, params, strict=True):
+                kinds.append(self._tagged(method, struct, alone))
+                if nesting + _OUTER_NESTING <= max_depth:
+                    closed.add(kinds[-1])
+            return Union[tuple(kinds)]  # noqa: UP007
+
+        envelopes: Any = define((m.parameters.struct, m.parameters.nesting) for m in simple)
+        decode = msgspec.json.Decoder(envelopes).decode
+        decode_batch = msgspec.json.Decoder(list[envelopes]).decode
         failed, notify, answer_batch = self._failed, self._notified, self._answer_batch
 
         def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
@@ -391,8 +403,16 @@ class Dispatcher:
                     return True
             return is_json_text(body, max_depth)
 
+        @functools.cache
+        def shallow() -> Callable[[Any], Any]:
+            """Make what decodes large messages, when the first one comes."""
+            return msgspec.json.Decoder(define(m.parameters.shallow() for m in simple)).decode
+
         def decode_with_care(body: bytes | bytearray) -> Any:
-            message = decode(body) if len(body) < LARGE else decode_large(decode, body)
+            if len(body) < LARGE:
+                message = decode(body)
+            else:
+                message = self.spent = decode_large(shallow(), body)
             if not is_text(body, (type(message),)):
                 raise ValueError("the long way says what is wrong with it")
             return message
@@ -505,12 +525,11 @@ class Dispatcher:
         job = Job(id, message.served, Bound(None), None, None, None, connection_id)
         return encode_error(id, self.failure(error, job))
 
-    def _tagged(self, method: Method, alone: bool) -> type[Struct]:
+    def _tagged(self, method: Method, params: type[Struct], alone: bool) -> type[Struct]:
         """Define the envelope of one method's requests, with its params typed."""
         # A tag may be missing where there is nothing to tell apart, but a method may not.
         tag: dict[str, Any] = {} if alone else {"tag_field": "method", "tag": method.name}
         parameters = method.parameters
-        params: Any = parameters.struct
         fields: list[Any] = [("jsonrpc", Literal["2.0"])]
         if alone:
             fields.append(("method", Literal[method.name]))
@@ -533,10 +552,6 @@ class Dispatcher:
             forbid_unknown_fields=True,
             **tag,
         )
-
-    def _is_closed(self, method: Method) -> bool:
-        """Whether the types read every byte of a request, and keep it from nesting too deep."""
-        return method.parameters.nesting + _OUTER_NESTING <= self.policy.max_depth
 
     def _is_simple(self, method: Method) -> bool:
         parameters = method.parameters

@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from duet_rpc.caller import decoder
 from duet_rpc.calls import encode_params
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.framing import Frame, Framing
+from duet_rpc.results import decoder
 from duet_rpc.threads import STALL
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
@@ -322,6 +322,7 @@ class LoopHost:
             if not self.outbox.size:
                 self._writing = self.behind = False
                 self._loop.remove_writer(self.channel.write_fd)
+                self.connection.dispatcher.spent = None
             if self.connection.congested and not self.outbox.over:
                 self.connection.congested = False
                 self.connection.go_on()
@@ -456,7 +457,7 @@ class _LoopReply:
         self._host = host
         self._method = method
         self._timeout = timeout
-        self._decode = decoder(returns)
+        self.decode = decoder(returns)
         self._settled = threading.Event()
         self._future: asyncio.Future[None] | None = None
         self._result: Any = None
@@ -527,4 +528,4 @@ class _LoopReply:
             raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
         if self._error is not None:
             raise self._error
-        return self._decode(self._result or b"null")
+        return self._result if self.decode is None else self.decode(self._result)

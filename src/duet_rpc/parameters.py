@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, is_transaction
 from duet_rpc.errors import UsageError
+from duet_rpc.messages import SHALLOW, shallow_json
 from duet_rpc.wording import accepted_values, explain, invalid, type_name
 
 __all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
@@ -64,7 +65,7 @@ class Parameters:
         returns: Any,
         takes_key: bool,
         ignore_unknown: bool,
-        nesting: float,
+        nestings: Mapping[str, float],
         call: Adapter,
         call_message: Callable[[Any], Any],
     ) -> None:
@@ -79,7 +80,8 @@ class Parameters:
         """The same for a message with such `params` and nothing else, as a method of its class."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
-        self.nesting = UNKNOWN if ignore_unknown else nesting
+        self._nestings = nestings
+        self.nesting = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
         self._ignore_unknown = ignore_unknown
@@ -139,6 +141,23 @@ class Parameters:
             raise invalid(KEY, type_name(wanted.hint), "nothing")
         setattr(bound.values, KEY, wanted.default if key is None else key)
 
+    def shallow(self) -> tuple[type[msgspec.Struct], float]:
+        """Define the struct again, for large params, and say how deep they nest then.
+
+        Where anything may come, nothing may that nests deeper than nearly everything does; so what
+        fits needs no second look.
+        """
+        nestings = dict(self._nestings)
+        hints = {}
+        for parameter in self.listed:
+            found = _shallow(parameter.hint)
+            if found is not None:
+                hints[parameter.name], nestings[parameter.name] = found
+        if not hints:
+            return self.struct, self.nesting
+        nesting = UNKNOWN if self._ignore_unknown else max(nestings.values())
+        return self._define(self._method, array_like=False, instead=hints), nesting
+
     def _by_position(self, params: bytes) -> Any:
         """Decode an array. Most methods are never sent one, so its struct waits for the first."""
         if self._positional is None:
@@ -159,20 +178,23 @@ class Parameters:
         meta = UNSET if META in self._hints else getattr(values, META, UNSET)
         return Bound(values, key, meta)
 
-    def _define(self, method: str, *, array_like: bool) -> type[msgspec.Struct]:
+    def _define(
+        self, method: str, *, array_like: bool, instead: Mapping[str, Any] | None = None
+    ) -> type[msgspec.Struct]:
         fields: dict[str, Any] = {}
         unreachable: dict[str, Any] = {}
         for parameter in self.listed:
             name = parameter.name
+            hint = parameter.hint if instead is None else instead.get(name, parameter.hint)
             if parameter is self._key:
                 # Its own rule checks it, wherever it came from.
                 fields[name] = (name, Raw | UnsetType, UNSET)
             elif array_like and not parameter.positional:
                 unreachable[name] = parameter.default
             elif parameter.required:
-                fields[name] = (name, parameter.hint)
+                fields[name] = (name, hint)
             else:
-                fields[name] = (name, parameter.hint, _default(parameter.default))
+                fields[name] = (name, hint, _default(parameter.default))
         if not array_like:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
@@ -218,7 +240,7 @@ def _read(
     rest: Any = UNSET
     rest_name = context = transaction = None
     arguments: list[str] = []
-    nestings: list[float] = []
+    nestings: dict[str, float] = {}
     for name, kind, default in _signature(handler, method):
         hint = hints.get(name, Any)
         if kind == "**":
@@ -231,7 +253,7 @@ def _read(
         elif is_transaction(hint):
             transaction, value = name, "tx"
         else:
-            nestings.append(_check_parameter(name, hint, method))
+            nestings[name] = _check_parameter(name, hint, method)
             if kind == "*":
                 rest, rest_name, value = hint, name, "*{p}"
             else:
@@ -260,7 +282,7 @@ def _read(
         returns=returns,
         takes_key=takes_key,
         ignore_unknown=ignore_unknown,
-        nesting=max(nestings, default=0),
+        nestings=nestings,
         call=call,
         call_message=call_message,
     )
@@ -417,6 +439,21 @@ def _nesting(described: Any) -> float:
         case msgspec.inspect.CollectionType(item_type=item):
             return 1 + _nesting(item)
     return UNKNOWN  # an object may have members that its type does not name
+
+
+def _shallow(hint: Any) -> tuple[Any, float] | None:
+    """Put a type that does not nest deep in place of one that takes anything; None if it is none.
+
+    A hint that holds such a one further inside stays as it is.
+    """
+    value: Any = shallow_json()
+    if hint is Any:
+        return value, SHALLOW
+    if hint in (list, list[Any]):
+        return list[value], 1 + SHALLOW
+    if hint in (dict, dict[str, Any]):
+        return dict[str, value], 1 + SHALLOW
+    return None
 
 
 _SCALARS = (

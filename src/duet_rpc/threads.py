@@ -17,14 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from duet_rpc.calls import encode_params
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
 from duet_rpc.framing import Frame, Framing
+from duet_rpc.results import decoder
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 
@@ -222,6 +221,8 @@ class ThreadHost:
     def flush(self) -> None:
         """Send what was kept, as far as the peer reads; go on if that made room."""
         self.outbox.flush()
+        if not self.outbox.size:
+            self.connection.dispatcher.spent = None
         if self.connection.congested and not self.outbox.over:
             self.connection.congested = False
             self.connection.go_on()
@@ -404,7 +405,7 @@ class _BlockingReply:
         self._host = host
         self._method = method
         self._timeout = timeout
-        self._returns = returns
+        self.decode = decoder(returns)
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._settled = threading.Event()
         self._result: Any = None
@@ -439,7 +440,7 @@ class _BlockingReply:
             raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
         if self._error is not None:
             raise self._error
-        return msgspec.json.decode(self._result or b"null", type=self._returns)
+        return self._result if self.decode is None else self.decode(self._result)
 
     def _pump(self) -> None:
         host, connection = self._host, self._host.connection

@@ -100,6 +100,8 @@ def test_a_request_is_registered_before_it_is_written() -> None:
         behind = False
 
     class Waiter:
+        decode = None
+
         def settle(self, result: Any, error: Exception | None) -> None:
             pass
 

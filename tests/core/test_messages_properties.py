@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from duet_rpc.messages import (
+    SHALLOW,
     Batch,
     Invalid,
     Notification,
@@ -20,7 +22,10 @@ from duet_rpc.messages import (
     encode_request,
     encode_result,
     is_json_text,
+    shallow_json,
 )
+
+decode_shallow = msgspec.json.Decoder(shallow_json()).decode
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(-1e9, 1e9), st.text()),
@@ -104,3 +109,34 @@ nested: st.SearchStrategy[Any] = st.recursive(
 def test_depth_is_counted_as_a_parser_does(value: Any, limit: int) -> None:
     body = text(value) + b" " * 20
     assert is_json_text(body, limit) == (depth_of(value) <= limit)
+
+
+@given(json_values)
+@settings(max_examples=300)
+@example([[[[[[[[1]]]]]]]])
+@example([[[[[[[[[]]]]]]]]])
+def test_a_shallow_value_is_decoded_as_any_other_and_a_deeper_one_is_refused(value: Any) -> None:
+    body = text(value)
+    try:
+        seen = decode_shallow(body)
+    except msgspec.ValidationError:
+        assert not is_json_text(body, SHALLOW)
+    else:
+        assert is_json_text(body, SHALLOW)
+        assert repr(seen) == repr(msgspec.json.decode(body))
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=300)
+@example(b"1e400")
+@example(b'"\xff"')
+@example(b'{"a":1,"a":-0.0}')
+@example(b"123456789012345678901234567890")
+def test_whatever_bytes_are_no_value_are_no_shallow_value(body: bytes) -> None:
+    def outcome(decode: Any) -> str:
+        try:
+            return repr(decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return type(error).__name__
+
+    assert outcome(decode_shallow) == outcome(msgspec.json.decode)

@@ -8,9 +8,10 @@ import pytest
 
 from duet_rpc.connection import RETRY_AFTER_MS
 from duet_rpc.context import Context, Transaction
-from duet_rpc.errors import DeadlineExceeded, RpcError
+from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError
 from duet_rpc.framing import Frame, LineFraming
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
+from duet_rpc.results import Decode
 from duet_rpc.service import Service
 from duet_rpc.waiting import Budget
 from tests.helpers import (
@@ -570,6 +571,42 @@ def test_a_large_body_may_come_in_many_reads() -> None:
     assert written.endswith(b'"result":"%b"}' % (b"x" * 200_000))
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_a_large_answer_was_made_of_is_kept_while_the_answer_is_on_its_way(
+    behind: bool,
+) -> None:
+    service = Service()
+
+    @service.query
+    def size(value: Any) -> int:
+        return len(value)
+
+    one = Line(ONE, service)
+    one.host.behind = behind
+    (answer,) = one.send(request("size", {"value": "x" * 200_000}, id=1))
+    assert result(answer) == 200_000
+    assert (one.connection.dispatcher.spent is not None) is behind
+
+
+@pytest.mark.parametrize("depth", [1, 8, 9, 40, 62, 63])
+def test_large_params_may_nest_as_deep_as_others(depth: int) -> None:
+    service = Service()
+
+    @service.query
+    def echo(value: Any) -> Any:
+        return value
+
+    one = Line(ONE, service)
+    for text in ("x", "x" * 70_000):
+        value = b"[" * depth + json.dumps(text).encode() + b"]" * depth
+        body = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"value":%b}}' % value
+        (answer,) = one.send(body)
+        if depth + 2 <= 64:
+            assert answer == b'{"jsonrpc":"2.0","id":1,"result":%b}' % value
+        else:
+            assert json.loads(answer)["error"]["code"] == -32700
+
+
 # The connection is lent while a handler runs inline.
 
 
@@ -658,12 +695,15 @@ def test_a_straight_line_that_was_read_behind_goes_on(known: bool) -> None:
 class Waiting:
     """Somebody who waits for an answer."""
 
+    decode: Decode | None = bytes
+
     def __init__(self) -> None:
         self.settled: list[tuple[Any, Exception | None]] = []
         self.news: list[Any] = []
 
     def settle(self, result: Any, error: Exception | None) -> None:
-        self.settled.append((None if result is None else bytes(result), error))
+        raw = self.decode is not None and result is not None
+        self.settled.append((bytes(result) if raw else result, error))
 
     def progress(self, value: Any) -> None:
         self.news.append(value)
@@ -692,6 +732,46 @@ def test_an_answer_settles_its_call_while_the_connection_is_lent() -> None:
     one.send(b'{"jsonrpc":"2.0","id":%d,"error":{"code":7,"message":"no"}}' % call)
     ((_, error),) = waiter.settled
     assert isinstance(error, RpcError) and error.code == 7
+
+
+ODD_ANSWER = b'{"jsonrpc":"2.0","id":%d,"result":%b,"more":1}'
+ANSWERS = [b'{"jsonrpc":"2.0","id":%d,"result":%b}', ODD_ANSWER]
+
+
+@pytest.mark.parametrize("form", ANSWERS, ids=["plain", "odd"])
+def test_each_call_gets_its_result_raw_or_as_a_value_as_it_wants(form: bytes) -> None:
+    one = line(ONE)
+    waiters = [Waiting() for _ in range(8)]
+    wants = [None, None, bytes, None, bytes, bytes, bytes, None]
+    for waiter, decode in zip(waiters, wants, strict=True):
+        waiter.decode = decode
+        one.connection.calls.send("ask", None, waiter)
+    value = b'{"a":[1,"\xc3\xa4",%b]}' % json.dumps("x" * 70_000).encode()
+    results = [b"1", value, value, b'"\xc3\xa4"', b"[ ]", b"null", b"2", b"null"]
+    for id, raw in enumerate(results, start=1):
+        one.send(form % (id, raw))
+    for waiter, raw in zip(waiters, results, strict=True):
+        wanted = raw if waiter.decode is not None else json.loads(raw)
+        assert waiter.settled == [(wanted, None)]
+
+
+DEEPEST = b"[" * 62 + b"]" * 62
+BAD_VALUES = [b"1e400", b'"\xff"', b"[" * 64 + b"]" * 64, b"[" * 2000 + b"]" * 2000]
+
+
+@pytest.mark.parametrize("text", [b"", b"x" * 200, b"x" * 70_000])
+def test_a_value_may_nest_deep_but_not_too_deep(text: bytes) -> None:
+    one = line(ONE)
+    waiters = [Waiting() for _ in range(1 + len(BAD_VALUES))]
+    for id, (waiter, value) in enumerate(zip(waiters, [DEEPEST, *BAD_VALUES], strict=True), 1):
+        waiter.decode = None
+        one.connection.calls.send("ask", None, waiter)
+        one.send(ANSWERS[0] % (id, b'["%b",%b]' % (text, value)))
+    assert waiters[0].settled == [([text.decode(), json.loads(DEEPEST)], None)]
+    # What is no JSON at all belongs to nobody; a number beyond all bounds belongs to its call.
+    ((_, error),) = waiters[1].settled
+    assert isinstance(error, InvalidAnswer)
+    assert [waiter.settled for waiter in waiters[2:]] == [[], [], []]
 
 
 def test_progress_reaches_the_call_and_is_not_answered() -> None:

@@ -1,0 +1,53 @@
+"""What a result becomes on the caller's side: whatever value came, or one of the type asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from duet_rpc.collector import LARGE, decode_large
+from duet_rpc.errors import InvalidAnswer, UsageError
+
+Decode = Callable[[Any], Any]
+"""Makes the value of a raw result; raises `InvalidAnswer` if it does not fit."""
+
+_DECODERS: dict[Any, Decode] = {}
+
+
+def decoder(returns: Any) -> Decode | None:
+    """Make, once for each type, what decodes a raw result into it.
+
+    None for `Any`: such a result is decoded in one pass with the answer that it stands in.
+    """
+    return None if returns is Any else _decoder(returns)
+
+
+def _decoder(returns: Any) -> Decode:
+    try:
+        return _DECODERS[returns]
+    except (KeyError, TypeError):
+        pass
+    if returns is Raw:
+        return bytes
+    try:
+        decode = msgspec.json.Decoder(returns).decode
+    except TypeError as error:
+        raise UsageError(f"results cannot be decoded into {returns}: {error}") from None
+
+    def decode_result(raw: Any) -> Any:
+        try:
+            return decode(raw) if len(raw) < LARGE else decode_large(decode, raw)
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            raise InvalidAnswer(f"the result is not what was asked for: {error}") from None
+
+    if len(_DECODERS) < 1000:
+        try:
+            _DECODERS[returns] = decode_result
+        except TypeError:
+            pass  # an unhashable hint is made anew each time
+    return decode_result
+
+
+decode_any = _decoder(Any)
+"""Decodes a result that was taken out of its answer raw, although anything would do."""
