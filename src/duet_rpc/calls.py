@@ -111,6 +111,8 @@ def _decode_shallow() -> Callable[[Any], Any]:
 
 _decode_progress = msgspec.json.Decoder(_Progress).decode
 
+_encode = msgspec.json.Encoder().encode
+
 JOIN = 16
 """Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
@@ -436,9 +438,9 @@ def encode_params(params: Any) -> bytes | None:
     if params is None:
         return None
     try:
-        encoded = msgspec.json.encode(params)
+        encoded = _encode(params)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise UsageError(f"these params cannot be written as JSON: {error}") from None
-    if encoded[0] not in b"{[":
+    if type(params) is not dict and encoded[0] not in b"{[":
         raise UsageError("params are a list or an object; wrap a single value in a list")
     return encoded

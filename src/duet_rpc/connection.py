@@ -106,12 +106,10 @@ def _is_answer(item: Single) -> bool:
 
 
 def _take_all(frames: list[Frame]) -> Frame:
-    data = frames[0]
-    if len(frames) > 1:
-        try:
-            data = b"".join(frames)  # type: ignore[arg-type]
-        except TypeError:  # a large one is among them
-            data = b"".join(map(whole, frames))
+    try:
+        data = b"".join(frames)  # type: ignore[arg-type]
+    except TypeError:  # a large one is among them
+        data = b"".join(map(whole, frames))
     frames.clear()
     return data
 
@@ -256,7 +254,10 @@ class Connection:
     def receive(self, data: bytes) -> None:
         """Take bytes as they come, and do what they ask for as far as there is room."""
         self._arrived.extend(self.framing.feed(data))
-        self.go_on()
+        if self.lent:
+            self._work_while_lent()
+        else:
+            self._work()
 
     def end_of_input(self) -> None:
         """No more bytes will come; a frame that was cut is a fault."""
@@ -394,10 +395,11 @@ class Connection:
 
     def flush(self) -> None:
         """Hand what is ready to be sent to the host."""
-        if self._out:
-            self._host.write(_take_all(self._out))
-        if self._own:
-            self._host.write_own(_take_all(self._own))
+        out, own = self._out, self._own
+        if out:
+            self._host.write(out.pop() if len(out) == 1 else _take_all(out))
+        if own:
+            self._host.write_own(own.pop() if len(own) == 1 else _take_all(own))
 
     def send(self, frame: Frame) -> None:
         """Have an answer sent, together with those that are ready with it."""

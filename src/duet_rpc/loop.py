@@ -261,7 +261,7 @@ class LoopHost:
                 return
             self._read()
             framing = self.connection.framing
-            if framing.partial or self._frame_timer is not None:
+            if self._frame != framing.started or self._frame_timer is not None:
                 self._watch_frame(framing)
             if not (self._reading and self.connection.rests) or (
                 self.input_ended or self.outbox.lost or self._moved_on is not None
@@ -390,6 +390,7 @@ class LoopHost:
 
     def _watch_frame(self, framing: Framing) -> None:
         if not framing.partial or self.input_ended:
+            self._frame = framing.started
             if self._frame_timer is not None:
                 self._frame_timer.cancel()
                 self._frame_timer = None
