@@ -163,10 +163,10 @@ def test_a_refusal_says_what_was_wrong_but_not_with_what(tmp_path: Path, policy:
     options = ["--policy", policy, "--store", f"sqlite:///{tmp_path}/commands.db"]
     with serve(tmp_path, SYNC, *options) as daemon:
         daemon.send(request("setLogLevel", {"level": ["private"]}, id=1))
-        line = daemon.wait_for_log("correlation_id=1")
+        line = daemon.wait_for_log(" id=1 ")
         assert "Invalid params" in line and "param=level expected=string" in line
         daemon.send(request("setLogLevel", {"level": "info", "unexpected": "private"}, id=2))
-        line = daemon.wait_for_log("correlation_id=2")
+        line = daemon.wait_for_log(" id=2 ")
         assert 'expected="no such parameter (known: level)"' in line
         daemon.send(notification("echo", {"unexpected": "text"}))
         if policy == "production":
