@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar, overload
 from duet_rpc.blocking_host import BlockingHost
 from duet_rpc.blocking_line import Line
 from duet_rpc.blocking_reply import Reply
-from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item
+from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, check_options
 from duet_rpc.calls import encode_params
-from duet_rpc.dispatch import Dispatcher, Log, Silence
+from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.policy import SPEC, Policy
@@ -69,13 +69,24 @@ class Client:
         allow_concurrent_requests: bool = True,
         log: Log | None = None,
     ) -> None:
+        check_options(
+            opener,
+            timeout=timeout,
+            retry=retry,
+            reconnect=reconnect,
+            framing=framing,
+            service=service,
+            policy=policy,
+            allow_concurrent_requests=allow_concurrent_requests,
+            log=log,
+        )
         self._opener = opener
         self._reconnect = retry is not None if reconnect is None else reconnect
         self._framing = framing
         self._serves = service is not None
         self._one_at_a_time = not allow_concurrent_requests
         self._dispatcher = Dispatcher(
-            service or Service(), policy, log=log or Silence(), shares_thread=True
+            Service() if service is None else service, policy, log=log, shares_thread=True
         )
         self._caller = Caller(self, timeout=timeout, retry=retry)
         self._timeout = timeout

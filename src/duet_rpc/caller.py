@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from duet_rpc.calls import encode_params
+from duet_rpc.dispatch import Log
 from duet_rpc.errors import (
     CallTimeout,
     DeadlineExceeded,
@@ -21,8 +22,11 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.policy import Policy
 from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
+from duet_rpc.service import Service
+from duet_rpc.transports.links import Opener
 
 T = TypeVar("T")
 
@@ -115,6 +119,77 @@ class Face(Protocol):
     def now(self) -> float:
         """Tell the time by a clock that never goes back."""
         ...
+
+
+def check_options(
+    opener: Opener,
+    *,
+    timeout: float | None,
+    retry: Retry | None,
+    reconnect: bool | None,
+    framing: str,
+    service: Service | None,
+    policy: Policy,
+    allow_concurrent_requests: bool,
+    log: Log | None,
+) -> None:
+    """Refuse options of a client that cannot work, once and before anything is sent."""
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    can_log = all(callable(getattr(log, verb, None)) for verb in ("note", "failure"))
+    checks = (
+        (
+            "opener",
+            opener,
+            callable(getattr(opener, "open", None)),
+            "an address to Client.connect(), or a command to Client.spawn()",
+        ),
+        (
+            "timeout",
+            timeout,
+            timeout is None or (is_number and timeout > 0),
+            "seconds above 0, or None for no bound",
+        ),
+        (
+            "retry",
+            retry,
+            retry is None or isinstance(retry, Retry),
+            "a Retry, such as Retry(attempts=3), or None",
+        ),
+        (
+            "reconnect",
+            reconnect,
+            reconnect is None or isinstance(reconnect, bool),
+            "True, False, or None to reconnect where there is a retry",
+        ),
+        ("framing", framing, framing in ("lsp", "ndjson"), '"lsp" or "ndjson"'),
+        (
+            "service",
+            service,
+            service is None or isinstance(service, Service),
+            "a Service that holds your functions, or None",
+        ),
+        (
+            "policy",
+            policy,
+            isinstance(policy, Policy),
+            "one of duet_rpc.policy, such as SPEC",
+        ),
+        (
+            "allow_concurrent_requests",
+            allow_concurrent_requests,
+            isinstance(allow_concurrent_requests, bool),
+            "True or False",
+        ),
+        (
+            "log",
+            log,
+            log is None or can_log,
+            "an object with the methods note and failure, or None",
+        ),
+    )
+    for name, value, is_sound, accepted in checks:
+        if not is_sound:
+            raise UsageError(f"{name} is {value!r}; give {accepted}")
 
 
 class Caller:

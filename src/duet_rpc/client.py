@@ -17,9 +17,17 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
-from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, with_progress_token
+from duet_rpc.caller import (
+    USUAL,
+    BatchItems,
+    Caller,
+    Expected,
+    Item,
+    check_options,
+    with_progress_token,
+)
 from duet_rpc.calls import JOIN, UNMATCHED, encode_params
-from duet_rpc.dispatch import Dispatcher, Log, Silence
+from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
@@ -116,12 +124,23 @@ class Client:
         allow_concurrent_requests: bool = True,
         log: Log | None = None,
     ) -> None:
+        check_options(
+            opener,
+            timeout=timeout,
+            retry=retry,
+            reconnect=reconnect,
+            framing=framing,
+            service=service,
+            policy=policy,
+            allow_concurrent_requests=allow_concurrent_requests,
+            log=log,
+        )
         self._opener = opener
         self._reconnect = retry is not None if reconnect is None else reconnect
         self._framing = framing
         self._one_at_a_time = not allow_concurrent_requests
         self._dispatcher = Dispatcher(
-            service or Service(), policy, log=log or Silence(), shares_thread=True
+            Service() if service is None else service, policy, log=log, shares_thread=True
         )
         self._workers = Workers()
         self._caller = Caller(self, timeout=timeout, retry=retry)

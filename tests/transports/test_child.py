@@ -118,7 +118,7 @@ def test_a_missing_interpreter_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [[], "cat file"])
 def test_a_command_is_a_list(command: list[str]) -> None:
-    with pytest.raises(UsageError, match="a command is a list"):
+    with pytest.raises(UsageError, match="is no command; give its words one by one"):
         Child(command)
 
 

@@ -42,8 +42,7 @@ class Child:
 
         `on_stderr` gets each line of its stderr, on a thread of its own. Raises `ConnectFailed`.
         """
-        if isinstance(command, str) or not command:
-            raise UsageError('a command is a list: ["python", "server.py"]')
+        check_command(command)
         self._name = os.path.basename(command[0])
         self._lock = threading.Lock()
         self._exit_code: int | None = None
@@ -166,6 +165,15 @@ class Child:
         self._exit_code = status.si_status if exited else -status.si_status
         self._gone = True
         return True
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse what names no program; whether there is one, only its start can tell."""
+    is_whole = isinstance(command, str) or not command
+    if is_whole or not all(isinstance(word, (str, os.PathLike)) for word in command):
+        raise UsageError(
+            f'{command!r} is no command; give its words one by one: "python", "server.py"'
+        )
 
 
 class _Pipes:

@@ -69,6 +69,9 @@ class ChildOpener:
         restarts: int = 3,
         on_stderr: Callable[[str], None] | None = None,
     ) -> None:
+        from duet_rpc.transports.child import check_command
+
+        check_command(command)
         self._command = command
         self._cwd = cwd
         self._env = env

@@ -59,7 +59,7 @@ class TcpTarget(NamedTuple):
 
 def parse_target(text: str) -> UnixTarget | TcpTarget:
     """Read the address of a server: `unix:PATH`, `unix:///PATH`, `tcp://HOST:PORT`."""
-    scheme, colon, rest = text.partition(":")
+    scheme, colon, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
     if scheme == "unix" and rest:
         path = rest.removeprefix("//") if rest.startswith("///") else rest
         if not path.startswith("//"):
