@@ -229,11 +229,9 @@ class Dispatcher:
         self._check_id(method, id)
         try:
             bound = method.parameters.bind(message.params)
-        except RpcError:
-            raise
-        except BaseException as error:  # out of a type's own check
+        except BaseException as error:  # InvalidParams, or out of a type's own check
             job = Job(id, method, Bound(None), None, None, None, connection_id)
-            raise self._unforeseen("a type of the params failed", error, job) from None
+            raise self.failure(error, job, "a type of the params failed") from None
         meta = _NO_META if bound.meta is UNSET else _meta(bound.meta)
         key = self._key(method, bound, meta)
         method.parameters.give_key(bound, key)
@@ -344,15 +342,18 @@ class Dispatcher:
         except BaseException as error:
             return error_member(self.failure(error, job))
 
-    def failure(self, error: BaseException, job: Job) -> RpcError:
+    def failure(self, error: BaseException, job: Job, text: str = "handler failed") -> RpcError:
         """Turn what a handler raised into the error that its caller may see."""
         if isinstance(error, RpcError) and not (error.from_peer and error.code in RESERVED_CODES):
-            return error
+            if (misuse := error.misuse) is not None:
+                text = f"{text}: {misuse}"
+            elif not isinstance(error, InternalError):  # which has a reference, and only we know it
+                return error
         if isinstance(error, _Unserializable):
             return self._unforeseen("a result cannot be sent", error, job)
         if job.answered and type(error).__name__ == "CancelledError":
             return Cancelled()  # its caller has been told, or is gone
-        return self._unforeseen("handler failed", error, job)
+        return self._unforeseen(text, error, job)
 
     def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
         """Log all there is to know; the peer gets the reference under which it stands there."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 RESERVED_CODES = range(-32768, -31999)
 """The codes that JSON-RPC keeps for itself and for implementations (us): -32768 to -32000."""
+_FREE = "outside -32768..-32000"
 
 _BY_CODE: dict[int, type["RpcError"]] = {}
 
@@ -43,11 +44,13 @@ class RpcError(DuetError):
     """An error answer. Raise a subclass from a handler; catch the same class around a call.
 
     A subclass states `code` and `message` in its body; `data` is given where it is raised. The
-    class last defined for a code is the one a client raises for answers with that code.
+    class last defined for a code is the one a client raises for answers with that code. A subclass
+    without a code is a family: its members are raised, and it is caught.
     """
 
     code: int = -32603
     message: str = "Internal error"
+    data: Any = None
     retryable: ClassVar[bool] = False
     """Whether sending the very same call again can help and can do no harm."""
     from_peer = False
@@ -59,9 +62,9 @@ class RpcError(DuetError):
         if message is not None:
             self.message = message
         if code is not None:
-            if type(code) is not int:
-                raise UsageError(f"a code is an integer, not {code!r}")
             self.code = code
+        if (misuse := self.misuse) is not None:
+            raise UsageError(misuse)
         self.data = data if self.word is None else {"reason": self.word, **(data or {})}
         super().__init__(self.message)
 
@@ -72,15 +75,24 @@ class RpcError(DuetError):
         if type(cls.code) is not int:
             raise UsageError(f"{cls.__name__}: a code is an integer, not {cls.code!r}")
         if cls.code in RESERVED_CODES and not cls.__module__.startswith("duet_rpc."):
-            raise UsageError(
-                f"{cls.__name__}: code {cls.code} is reserved by JSON-RPC;"
-                " choose one outside -32768..-32000"
-            )
+            raise UsageError(_reserved(cls.__name__, cls.code))
         _BY_CODE[cls.code] = cls
 
     def __str__(self) -> str:
         text = f"{self.message} ({self.code})"
         return text if self.data is None else f"{text}: {self.data}"
+
+    @property
+    def misuse(self) -> str | None:
+        """Why no handler may answer this: its code belongs to others, or is none."""
+        name, code = type(self).__name__, self.code
+        if type(code) is not int:
+            return f"{name}: a code is an integer, not {code!r}"
+        if code == RpcError.code and not isinstance(self, InternalError):
+            return f"{name} has no code of its own; raise a class that states one, {_FREE}"
+        if code in RESERVED_CODES and code not in _BY_CODE:
+            return _reserved(name, code)
+        return None
 
     @property
     def reason(self) -> str | None:
@@ -92,10 +104,15 @@ class RpcError(DuetError):
     def from_wire(code: int, message: str, data: Any = None) -> "RpcError":
         """Make the error that an answer describes, in the class defined for its code."""
         error = RpcError.__new__(_BY_CODE.get(code, RpcError))
-        RpcError.__init__(error, message, code=code)
-        error.data = data
+        # Not by its constructor: a peer may answer codes that nobody here may raise.
+        Exception.__init__(error, message)
+        error.code, error.message, error.data = code, message, data
         error.from_peer = True
         return error
+
+
+def _reserved(name: str, code: int) -> str:
+    return f"{name}: code {code} is reserved by JSON-RPC; choose one {_FREE}"
 
 
 class ParseError(RpcError):

@@ -121,6 +121,48 @@ def test_a_code_is_an_integer_also_where_it_is_raised() -> None:
             RpcError("x", code=code)  # type: ignore[arg-type]
 
 
+def test_a_family_has_no_code_and_is_caught_but_not_raised() -> None:
+    class Trouble(RpcError):
+        pass
+
+    class PaperJam(Trouble):
+        code, message = 4001, "Paper jam"
+
+    assert isinstance(RpcError.from_wire(4001, "Paper jam"), Trouble)
+    for family in (Trouble, RpcError):
+        with pytest.raises(UsageError, match=f"{family.__name__} has no code of its own"):
+            family("it happened")
+    assert Trouble("it happened", code=4002).code == 4002
+
+
+@pytest.mark.parametrize("code", [-32000, -32001, -32768, -32603])
+def test_reserved_codes_are_refused_also_where_they_are_raised(code: int) -> None:
+    with pytest.raises(UsageError, match=r"outside -32768\.\.-32000"):
+        RpcError("x", code=code)
+    with pytest.raises(UsageError, match=r"outside -32768\.\.-32000"):
+        type("Mine", (type("Mixin", (), {"code": code}), RpcError), {"__module__": "mine"})()
+    assert RpcError.from_wire(code, "of the peer").code == code
+
+
+def test_our_own_errors_may_be_raised_and_have_subclasses() -> None:
+    class BadTitle(InvalidParams):
+        message = "Bad title"
+
+    assert (BadTitle().code, BadTitle().misuse, Overloaded().misuse) == (-32602, None, None)
+
+
+def test_a_constructor_that_forgets_ours_leaves_an_error_all_the_same() -> None:
+    class Forgetful(RpcError):
+        code, message = 4003, "Forgetful"
+
+        def __init__(self, what: str) -> None:
+            self.what = what
+
+    error = Forgetful("keys")
+    assert (error.code, error.message, error.data) == (4003, "Forgetful", None)
+    assert str(error) == "Forgetful (4003)"
+
+
 def test_an_error_of_any_class_can_be_copied() -> None:
     class Poor(RpcError):
         code, message = 1001, "Poor"

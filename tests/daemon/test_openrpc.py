@@ -215,14 +215,20 @@ def test_kinds_and_promises() -> None:
 def test_errors_that_a_handler_names() -> None:
     service = Service()
 
-    class Frozen(RpcError):
+    class Trouble(RpcError):
+        pass
+
+    class Frozen(Trouble):
         code, message = 1002, "Frozen"
 
     @service.query
     def pay(amount: int) -> None:
         if amount:
             raise Overdrawn(data={"short": amount})
-        raise Frozen()
+        try:
+            raise Frozen()
+        except Trouble:  # a family, which has no code
+            raise
 
     assert method(service)["errors"] == [
         {"code": 1001, "message": "Overdrawn"},

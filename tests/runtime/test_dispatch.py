@@ -10,7 +10,14 @@ import pytest
 
 from duet_rpc.context import Context
 from duet_rpc.dispatch import Dispatcher, Failure, Job, Silence, error_member, result_member
-from duet_rpc.errors import Cancelled, InProgress, InvalidParams, MethodNotFound, RpcError
+from duet_rpc.errors import (
+    Cancelled,
+    InProgress,
+    InternalError,
+    InvalidParams,
+    MethodNotFound,
+    RpcError,
+)
 from duet_rpc.messages import Notification, Request
 from duet_rpc.policy import DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
 from duet_rpc.service import Service
@@ -34,6 +41,8 @@ class Fragile:
             raise SystemExit(3)
         if self.kind == "no":
             raise Gone()
+        if self.kind == "internal":
+            raise InternalError("secret")
 
 
 def make() -> Service:
@@ -296,6 +305,65 @@ def test_an_async_handler_fails_alike() -> None:
     assert isinstance(log.failures[0], ZeroDivisionError)
 
 
+class Trouble(RpcError):
+    """A family; it has no code."""
+
+
+class Forgetful(RpcError):
+    code, message = 4003, "Forgetful"
+
+    def __init__(self, **members: Any) -> None:
+        vars(self).update(members)
+
+
+MISUSED: dict[str, tuple[Callable[[], RpcError], str]] = {
+    "a family": (lambda: Trouble("secret"), "Trouble has no code of its own"),
+    "the root": (lambda: RpcError("secret"), "RpcError has no code of its own"),
+    "a reserved code": (lambda: RpcError("secret", code=-32001), "-32001 is reserved"),
+    "a code set later": (lambda: Forgetful(code=-32001), "-32001 is reserved"),
+    "a code that is no number": (lambda: Forgetful(code="secret"), "a code is an integer"),
+    "an internal error": (lambda: InternalError("secret"), "secret"),
+}
+
+
+@pytest.mark.parametrize("kind", ["query", "command", "at once"])
+@pytest.mark.parametrize("how", MISUSED)
+def test_an_error_that_no_handler_may_answer_is_an_internal_one(how: str, kind: str) -> None:
+    make_error, why = MISUSED[how]
+    service, log = Service(), Recorder()
+
+    def handler() -> None:
+        raise make_error()
+
+    register = service.command if kind == "command" else service.query
+    register(name="fail")(handler)
+    if kind == "at once":
+        answer = at_once(service, log=log)(body("fail"))
+        error = json.loads(answer)["error"]
+    else:
+        error = run(Dispatcher(service, SPEC, log=log), "fail")
+    assert error == {
+        "code": -32603,
+        "message": "Internal error",
+        "data": {"reference": "ref-1"},
+    }
+    (line,) = log.lines
+    assert why in f"{line.text} {log.failures[0]}"
+    assert line.fields["reference"] == "ref-1"
+
+
+def test_an_error_whose_constructor_forgets_ours_is_answered() -> None:
+    service = Service()
+
+    @service.query
+    def fail() -> None:
+        raise Forgetful(what="keys")
+
+    told = {"code": 4003, "message": "Forgetful"}
+    assert run(Dispatcher(service, SPEC), "fail") == told
+    assert json.loads(at_once(service)(body("fail")))["error"] == told
+
+
 def test_an_error_of_ones_own_may_be_passed_on_from_a_peer() -> None:
     assert run(dispatcher(), "fail", ["own of the peer"])["code"] == 410
 
@@ -317,7 +385,7 @@ def test_a_result_that_cannot_be_written_is_told_and_logged_with_its_cause() -> 
     assert isinstance(log.failures[0].__cause__, TypeError)
 
 
-@pytest.mark.parametrize("kind", ["bug", "exit"])
+@pytest.mark.parametrize("kind", ["bug", "exit", "internal"])
 def test_a_type_that_fails_in_its_own_check_is_an_internal_error(kind: str) -> None:
     log = Recorder()
     error = refused(dispatcher(log=log), "fragile", [{"kind": kind}])
