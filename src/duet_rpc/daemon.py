@@ -180,7 +180,7 @@ def run_daemon(
     policy: Policy,
     *,
     framing: FramingName = "lsp",
-    logs: Logs | None = None,
+    logs: Logs,
     commands: Commands | None = None,
     on_start: Callable[[DaemonHost], None] = lambda host: None,
 ) -> None:
@@ -194,7 +194,6 @@ def run_daemon(
             ' `if __name__ == "__main__":`'
         )
     channel = take_stdio()
-    logs = logs if logs is not None else Logs()
     life = Life(logs)
     if commands is not None:
         commands.on_open = logs.adopt

@@ -9,6 +9,7 @@ only then imported.
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context
@@ -49,8 +50,9 @@ class Logs:
         self.level = level
         self.dropped = 0
         self._threshold = LEVELS[level]
-        self._path = path
+        self._path = None if path is None else os.path.abspath(path)
         self._fd = 2
+        self._closes: Callable[[], object] = _nothing
         self._lock = threading.Lock()
         self._outbox: Outbox | None = None
         self._colour = colour
@@ -58,16 +60,7 @@ class Logs:
         self._adapter_ready = False
         self._own = os.urandom(3).hex()
         self._lines = 0
-        if path is not None:
-            try:
-                self._fd = os.open(
-                    path,
-                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK,
-                    0o600,
-                )
-            except OSError as error:
-                self._problem = error.strerror or "not writable"
-                self._path = None
+        self._open_file()
 
     @property
     def sink(self) -> str:
@@ -141,10 +134,26 @@ class Logs:
     def flush(self, timeout: float) -> None:
         """Give whoever drains our stderr this many seconds to make room for what is kept."""
         until = time.monotonic() + timeout
-        while self._outbox is not None and self._outbox.size and time.monotonic() < until:
+        while (outbox := self._outbox) is not None and outbox.size and time.monotonic() < until:
             with self._lock:
-                self._outbox.flush()
+                outbox.flush()
             time.sleep(0.005)
+
+    def close(self) -> None:
+        """Give back the file, or what was made of stderr; idempotent, any thread.
+
+        A line that comes after it, out of a handler that outlives its server or of another server
+        with the same log, opens it again.
+        """
+        with self._lock:
+            if self._outbox is not None:
+                self._outbox.flush()
+                self._outbox.lose()  # somebody may be about to flush it
+                self._outbox = None
+                self._closes()
+            if self._path is not None and self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def _write(self, severity: str, text: str, fields: dict[str, Any], trace: str) -> None:
         now = time.time()
@@ -170,12 +179,26 @@ class Logs:
         """Make the correlation id of a line that belongs to no request with an id."""
         return f"{self._own}-{self._lines}"
 
+    def _open_file(self) -> None:
+        if self._path is None:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self._fd = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            self._problem = error.strerror or "not writable"
+            self._path, self._fd = None, 2
+
     def _open(self) -> Outbox:
+        if self._fd < 0:
+            self._open_file()
         if self._colour is None:
             self._colour = os.isatty(self._fd) and not os.environ.get("NO_COLOR")
         try:
-            return Outbox(sender(self._fd)[0], _MAX_KEPT)
+            send, self._closes = sender(self._fd)
+            return Outbox(send, _MAX_KEPT)
         except OSError:  # somebody has closed it: there is no log, and everything else goes on
+            self._closes = _nothing
             closed = Outbox(len, _MAX_KEPT)
             closed.lose()
             return closed
@@ -191,6 +214,10 @@ class Logs:
             outbox.put(b"(%d log lines were dropped)\n" % self.dropped)
             self.dropped = 0
         outbox.put(data)
+
+
+def _nothing() -> None:
+    pass
 
 
 def redacted(text: str) -> str:

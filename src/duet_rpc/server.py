@@ -1,6 +1,7 @@
 """Serves a Service: the one place where policy, ledger, log and transport meet."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
@@ -52,8 +53,10 @@ class Server:
     ) -> None:
         """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
         from duet_rpc.daemon import run_daemon
+        from duet_rpc.logs import Logs
 
-        try:
+        logs = logs if logs is not None else Logs()
+        with closing(logs), closing(self.commands):
             run_daemon(
                 self.service,
                 self.policy,
@@ -62,8 +65,6 @@ class Server:
                 commands=self.commands,
                 on_start=on_start,
             )
-        finally:
-            self.commands.close()
 
     async def serve_unix(
         self,
@@ -148,20 +149,22 @@ class Server:
         from duet_rpc.listener import Listener
         from duet_rpc.logs import Logs
 
-        listener = Listener(
-            listening,
-            self.service,
-            self.policy,
-            logs=logs if logs is not None else Logs(),
-            commands=self.commands,
-            **options,
-        )
-        try:
-            listener.begin()
-            on_start(str(listener.address))
-            await asyncio.get_running_loop().create_future()  # until cancelled
-        finally:
-            await listener.end(drain)
+        logs = logs if logs is not None else Logs()
+        with closing(logs):
+            listener = Listener(
+                listening,
+                self.service,
+                self.policy,
+                logs=logs,
+                commands=self.commands,
+                **options,
+            )
+            try:
+                listener.begin()
+                on_start(str(listener.address))
+                await asyncio.get_running_loop().create_future()  # until cancelled
+            finally:
+                await listener.end(drain)
 
     def _run(
         self,
@@ -173,18 +176,17 @@ class Server:
         from duet_rpc.logs import Logs
         from duet_rpc.socket_daemon import run_on_socket
 
-        try:
+        logs = logs if logs is not None else Logs()
+        with closing(logs), closing(self.commands):
             run_on_socket(
                 listening,
                 self.service,
                 self.policy,
-                logs=logs if logs is not None else Logs(),
+                logs=logs,
                 commands=self.commands,
                 on_start=on_start,
                 **options,
             )
-        finally:
-            self.commands.close()
 
 
 def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | None") -> Commands:

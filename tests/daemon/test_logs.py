@@ -3,11 +3,14 @@
 import os
 import pty
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from duet_rpc.logs import Logs
 from tests.daemon.process import PATIENCE, Process, environment, frame, notification, request, serve
 from tests.daemon.services import ASYNC, SYNC
 
@@ -266,3 +269,74 @@ def test_a_handler_that_closes_stderr_before_the_first_line_gets_its_answer(
         assert daemon.error(daemon.start("fail"))["code"] == -32603
         daemon.close_input()
         assert daemon.wait() == 0
+
+
+# Its end.
+
+
+@pytest.mark.usefixtures("rpc_no_leaks")
+def test_a_log_gives_its_file_back_and_opens_it_again_for_a_late_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    logs = Logs(path="daemon.log")
+    logs.note("info", "first")
+    logs.close()
+    logs.close()
+    monkeypatch.chdir("/")
+    logs.note("info", "late")
+    logs.close()
+    first, late = (tmp_path / "daemon.log").read_text().splitlines()
+    assert " info first " in first and " info late " in late
+
+
+@pytest.mark.usefixtures("rpc_no_leaks")
+def test_a_log_that_said_nothing_gives_its_file_back(tmp_path: Path) -> None:
+    Logs(path=str(tmp_path / "daemon.log")).close()
+
+
+def test_a_log_whose_file_is_gone_for_good_goes_to_stderr(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    logs = Logs(path=str(tmp_path / "folder" / "daemon.log"))
+    logs.close()
+    (tmp_path / "folder" / "daemon.log").unlink()
+    (tmp_path / "folder").rmdir()
+    logs.note("warn", "late")
+    logs.close()
+    logs.note("warn", "later")
+    logs.close()
+    assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == ["late", "later"]
+
+
+SERVE = """
+import os, sys
+from duet_rpc import Server, Service
+from duet_rpc.logs import Logs
+
+where, log = sys.argv[1:]
+server = Server(Service())
+if where == "stdio":
+    server.run_stdio(logs=Logs(path=log))
+else:
+    # Ended as soon as it has begun.
+    server.run_unix(where, logs=Logs(path=log), on_start=lambda address: os.kill(os.getpid(), 15))
+links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+assert log not in [os.readlink(link) for link in links if os.path.islink(link)]
+"""
+
+
+@pytest.mark.parametrize("where", ["stdio", "socket"])
+def test_a_server_that_has_ended_has_closed_its_log(where: str, tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    place = where if where == "stdio" else str(tmp_path / "socket")
+    ended = subprocess.run(
+        [sys.executable, "-c", SERVE, place, str(log)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        timeout=PATIENCE,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert " info ended " in log.read_text()

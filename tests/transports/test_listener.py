@@ -197,6 +197,14 @@ def test_words_of_the_end_end_their_own_connection_alone(
 
 
 @both
+def test_a_server_that_has_ended_has_closed_its_log(
+    kind: str, tmp_path: Path, rpc_no_leaks: None
+) -> None:
+    with serving(kind, tmp_path) as server, server.connect() as line:
+        assert line.call("test.add", [1, 2])["result"] == 3
+
+
+@both
 def test_a_notification_ends_the_connection_too(kind: str, tmp_path: Path) -> None:
     with serving(kind, tmp_path) as server, server.connect() as line:
         line.write(request("test.echo", [1], 1) + notification("exit"))
