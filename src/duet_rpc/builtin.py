@@ -106,6 +106,27 @@ def builtin_methods(
     return daemon
 
 
+def parting_methods(part: Callable[[str], None]) -> Service:
+    """Make the methods that end one connection of many; `part` is told which.
+
+    In place of those that end the daemon: whoever connects to a socket is not alone there.
+    """
+    parting = Service()
+
+    @parting.query(inline=True, notification_allowed=True, ignore_unknown=True)
+    def shutdown(ctx: Context) -> dict[str, str]:
+        """Finish what was asked before on this connection, then close it; the server goes on."""
+        part(ctx.connection_id)
+        return {"message": "Closing this connection"}
+
+    @parting.query(inline=True, notification_allowed=True, ignore_unknown=True)
+    def exit(ctx: Context) -> None:
+        """Close this connection; what LSP clients send after shutdown."""
+        part(ctx.connection_id)
+
+    return parting
+
+
 def _described(method: Method) -> dict[str, Any]:
     parameters = method.parameters
     described: dict[str, Any] = {

@@ -14,9 +14,8 @@ import socket
 from collections.abc import Callable
 from typing import TypedDict
 
-from duet_rpc.builtin import builtin_methods
+from duet_rpc.builtin import builtin_methods, parting_methods
 from duet_rpc.commands import Commands
-from duet_rpc.context import Context
 from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.dispatch import Dispatcher
 from duet_rpc.errors import Overloaded
@@ -105,10 +104,12 @@ class Listener:
         self._budget = Budget(max_queued_bytes)
         if commands is not None:
             commands.on_open = logs.adopt
-        own = builtin_methods(service, logs, lambda reason: None, commands)
+        # Before the daemon's own, which describe what is served.
+        served = service.with_fallback(parting_methods(self._retire))
+        own = builtin_methods(served, logs, lambda reason: None, commands)
         self._last_words = frozenset(name for name in LAST_WORDS if name not in service)
         self._dispatcher = Dispatcher(
-            service.with_fallback(self._ends(own)).with_fallback(own),
+            served.with_fallback(own),
             policy,
             ledger=commands,
             log=logs,
@@ -167,27 +168,6 @@ class Listener:
         finished = connection.idle
         host.close()
         return finished
-
-    def _ends(self, own: Service) -> Service:
-        """Make the methods by which a peer ends its connection."""
-        ends = Service()
-        answer = own.get("shutdown")
-        assert answer is not None, "every daemon has it"
-        goodbye = answer.handler
-
-        @ends.query(inline=True, notification_allowed=True, ignore_unknown=True)
-        def shutdown(ctx: Context) -> dict[str, str]:
-            """Finish what was asked before on this connection, then close it."""
-            self._retire(ctx.connection_id)
-            result: dict[str, str] = goodbye()
-            return result
-
-        @ends.query(inline=True, notification_allowed=True, ignore_unknown=True)
-        def exit(ctx: Context) -> None:
-            """Close this connection; what LSP clients send after shutdown."""
-            self._retire(ctx.connection_id)
-
-        return ends
 
     def _retire(self, id: str) -> None:
         """Read no more from a connection; it closes when everything is answered."""

@@ -187,13 +187,25 @@ def test_words_of_the_end_end_their_own_connection_alone(
         while (answer := line.answer()) is not None:
             answers[answer["id"]] = answer
         assert answers[1]["result"] == 0.1
-        expected = {"message": "Shutting down gracefully"} if word == "shutdown" else None
+        expected = {"message": "Closing this connection"} if word == "shutdown" else None
         assert answers[2]["result"] == expected
         assert answers.get(3, {}).get("error", {}).get("code", -32018) == -32018
         assert other.call("test.add", [1, 2])["result"] == 3
         with server.connect() as another:
             assert another.call("test.add", [1, 2])["result"] == 3
     assert served.ran == []
+
+
+@both
+def test_words_of_the_end_are_described_as_what_they_do_here(kind: str, tmp_path: Path) -> None:
+    with serving(kind, tmp_path) as server, server.connect() as line:
+        listed = {m["name"]: m["description"] for m in line.call("listMethods")["result"]}
+        document = line.call("rpc.discover", id=2)["result"]
+        assert document["info"]["title"] == served.service.name
+    discovered = {m["name"]: m["description"] for m in document["methods"] if m["name"] in listed}
+    for told in (listed, discovered):
+        assert "this connection" in told["shutdown"] and "the server goes on" in told["shutdown"]
+        assert told["exit"].startswith("Close this connection")
 
 
 @both

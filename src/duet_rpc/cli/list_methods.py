@@ -81,12 +81,13 @@ def _summary(description: str) -> str:
 
 def _usual() -> set[tuple[str, str]]:
     """Name the daemon's own methods, as it describes them itself."""
-    from duet_rpc.builtin import builtin_methods
+    from duet_rpc.builtin import builtin_methods, parting_methods
     from duet_rpc.commands import Commands
     from duet_rpc.service import Service
 
     daemon = builtin_methods(Service(), _NoLevels(), lambda reason: None, Commands(_no_ledger))
-    return {(method.name, method.description) for method in daemon}
+    on_socket = parting_methods(lambda connection_id: None)
+    return {(method.name, method.description) for method in (*daemon, *on_socket)}
 
 
 class _NoLevels:
