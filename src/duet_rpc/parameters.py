@@ -166,12 +166,12 @@ class Parameters:
         return _decoded(self._positional, params)
 
     def _none_but_what_travels_beside(self, params: bytes) -> Bound:
-        """Take an object without params, which may hold a key or `_meta`, for no values."""
+        """Take an object without params, which may hold `_meta`, for no values."""
         try:
             bound = self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError:
             raise invalid("params", "array", "object") from None
-        return Bound([], bound.key, bound.meta)
+        return Bound([], meta=bound.meta)
 
     def _bound(self, values: Any) -> Bound:
         key = getattr(values, KEY, UNSET) if self.takes_key else UNSET
@@ -263,10 +263,15 @@ def _read(
                     Parameter(name, hint, required, None if required else default, kind != "=")
                 )
         arguments.append(f"{name}={value}" if kind == "=" else value)
-    if rest is not UNSET and listed:
+    if rest is not UNSET and (listed or takes_key):
+        # Values by position are an array, and what travels beside params needs an object.
+        why = (
+            "beside other parameters cannot be told apart in JSON"
+            if listed
+            else "leaves a command no place for its idempotency key"
+        )
         raise UsageError(
-            f"{method}: *{rest_name} beside other parameters cannot be told apart in JSON;"
-            f" make it a list: {rest_name}: list[{type_name(rest)}]"
+            f"{method}: *{rest_name} {why}; make it a list: {rest_name}: list[{type_name(rest)}]"
         )
     # Compiled, because the attribute loads of a fixed call are what makes a small request cheap.
     called, known = f"handler({', '.join(arguments)})", {"handler": handler}

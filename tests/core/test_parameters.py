@@ -265,13 +265,13 @@ def test_the_key_is_taken_out_before_the_handler_is_bound() -> None:
     assert refused(add, b'{"a":1,"idempotency_key":"k"}')["param"] == "idempotency_key"
 
 
-def test_beside_no_values_the_key_and_meta_travel_in_an_object() -> None:
+def test_beside_no_values_meta_travels_in_an_object() -> None:
     def total(*values: int) -> int:
         return sum(values)
 
-    found = bound(total, b'{"idempotency_key":"k","_meta":{"x":1}}')
-    assert isinstance(found.key, Raw) and isinstance(found.meta, Raw)
-    assert (found.values, bytes(found.key), bytes(found.meta)) == ([], b'"k"', b'{"x":1}')
+    found = of(total).bind(b'{"_meta":{"x":1}}')
+    assert isinstance(found.meta, Raw)
+    assert (found.values, found.key, bytes(found.meta)) == ([], UNSET, b'{"x":1}')
     assert call(total, b'{"_meta":{}}') == 0
     told = {"param": "params", "expected": "array", "received": "object"}
     assert refused(total, b'{"values":[1]}') == refused(total, b'{"_meta":{},"a":1}') == told
@@ -320,6 +320,16 @@ def test_a_parameter_may_be_called_meta() -> None:
 
     assert call(show, b'{"_meta":{"a":1}}') == {"a": 1}
     assert of(show).bind(b'{"_meta":{"a":1}}').meta is UNSET
+
+
+def test_a_command_has_no_values_without_names() -> None:
+    def remove(*ids: int, ctx: Context) -> None: ...
+
+    with pytest.raises(
+        UsageError, match=r"\*ids .* no place for its idempotency key; make it a list"
+    ):
+        of(remove, takes_key=True)
+    assert of(remove).rest is int
 
 
 # What a type's own check raises.
