@@ -67,7 +67,7 @@ class BlockingHost(ThreadHost):
             self.wake()
 
     def read_last_words(self) -> None:
-        """The server takes nothing more, but it may have answered before."""
+        """Nothing more will be sent, but the server may have answered before."""
         poll = select.poll()
         poll.register(self.channel.read_fd, select.POLLIN)
         for _ in range(_LAST_READS):

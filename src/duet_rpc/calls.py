@@ -37,6 +37,7 @@ from duet_rpc.results import Decode, decode_any
 
 CANCEL = "$/cancelRequest"
 UNMATCHED = "an answer that nobody waits for"
+REFUSED = "a notification was refused"
 PROGRESS = "$/progress"
 
 
@@ -323,8 +324,7 @@ class Calls:
         """Settle the call that an answer is for, whatever the answer looks like."""
         waiter = self._take_out(response.id)
         if waiter is None and not (response.id == NULL and self._refuse_batch(response)):
-            self._wire.unmatched_answers += 1
-            self._wire.note("warn", UNMATCHED, None, response.id, error=response.error)
+            self._drop(response)
         elif waiter is None:
             pass  # a whole batch was refused
         elif response.error is None:
@@ -338,6 +338,16 @@ class Calls:
             waiter.settle(None, InvalidAnswer("the answer has no valid result or error"))
         if self._held:
             self.release_held()
+
+    def _drop(self, response: Response) -> None:
+        """Count an answer that settles nothing, and tell it; it may refuse a notification."""
+        self._wire.unmatched_answers += 1
+        text, reason = UNMATCHED, None
+        if response.id == NULL and response.error is not None:
+            error = decode_error(response.error)
+            if error is not None and error.reason in _ABOUT_NOTIFICATIONS:
+                text, reason = REFUSED, error.reason
+        self._wire.note("warn", text, None, response.id, reason=reason, error=response.error)
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """End a call whose answer cannot be understood; False if nobody waits for it."""

@@ -1,6 +1,7 @@
 """What a call does, and how it ends: for the asyncio client and the blocking one alike."""
 
 import dataclasses
+import select
 import threading
 import time
 from typing import Any
@@ -19,6 +20,8 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.policy import DEVELOPMENT
+from tests.helpers import Recorder
 from tests.runtime.faces import (
     PATIENCE,
     Driver,
@@ -599,6 +602,40 @@ def test_one_at_a_time_a_call_whose_turn_never_came_is_never_sent(face: Face) ->
     driver.close()
     server.join()
     assert seen == ["end"]
+
+
+@pytest.mark.parametrize("in_batch", [False, True], ids=["alone", "in a batch"])
+def test_a_refused_notification_is_told_with_its_reason(face: Face, in_batch: bool) -> None:
+    service, log = make_service(), Recorder()
+
+    @service.command
+    def pay() -> None: ...
+
+    driver = face.connect(service, policy=DEVELOPMENT, log=log)
+    if in_batch:
+        driver.batch(lambda batch: [batch.notify("pay"), batch.notify("nothing")])
+    else:
+        driver.do(lambda client: client.notify("pay"))
+        driver.do(lambda client: client.notify("nothing"))
+    assert driver.call("add", [1]) == 2
+    for line, reason in zip(
+        log.lines, ["command-requires-id", "notification-not-allowed"], strict=True
+    ):
+        assert (line.severity, line.text) == ("warn", "a notification was refused")
+        assert line.fields["reason"] == reason
+    assert b"pay is a command: send it with an id" in log.lines[0].fields["error"]
+    assert driver.stats.unmatched_answers == 2
+
+
+def test_a_refused_notification_is_told_although_nobody_calls_again(face: Face) -> None:
+    service, log = make_service(), Recorder()
+    driver = face.connect(service, policy=DEVELOPMENT, log=log)
+    driver.do(lambda client: client.notify("nothing"))
+    if face.name == "blocking":  # which reads when somebody waits, or when it is closed
+        assert select.select([driver.client._host.channel.read_fd], [], [], PATIENCE)[0]
+        driver.close()
+    eventually(lambda: log.lines)
+    assert [line.fields["reason"] for line in log.lines] == ["notification-not-allowed"]
 
 
 def test_one_at_a_time_does_not_hold_notifications(face: Face) -> None:
