@@ -71,6 +71,7 @@ class Line:
             self.closed = True
             host = self.host
             if host is not None:
+                host.connection.calls.keep_held()
                 host.read_last_words()  # a refused notification is told although nobody calls again
                 host.lost_by = ConnectionLost("the client was closed")
                 self.counted.lost += len(host.connection.calls.open)

@@ -284,6 +284,11 @@ class Calls:
                 self._wire.flush()  # which shows whether the peer still reads
         self._wire.flush()
 
+    def keep_held(self) -> None:
+        """Send nothing of what waits, whatever comes: its callers are about to be told the end."""
+        self._held.clear()
+        self._held_ids.clear()
+
     def take_answers(self, arrived: deque[bytes | bytearray | Fault]) -> None:
         """Settle calls by the plain answers that came first, up to anything else."""
         open, held, max_depth = self.open, self._held_ids, self._wire.max_depth

@@ -29,11 +29,14 @@ class DuetError(Exception):
     idempotency_key: str | None = None
     """The key of the command that failed, for sending the very same command again."""
 
-    def __copy__(self) -> "DuetError":
-        # Not by calling the class: a subclass may take other arguments than a message.
-        twin = type(self).__new__(type(self), *self.args)
-        twin.__dict__.update(self.__dict__)
-        return twin
+    def __reduce__(self) -> Any:
+        # For `copy` and `pickle`. Not by calling the class: a subclass may take other arguments
+        # than a message, and a peer may have answered a code that nobody here may raise.
+        return _remade, (type(self), self.args), self.__dict__
+
+
+def _remade(cls: type[DuetError], args: tuple[Any, ...]) -> DuetError:
+    return cls.__new__(cls, *args)
 
 
 class UsageError(DuetError):

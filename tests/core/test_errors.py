@@ -1,6 +1,8 @@
 """Errors: codes, canonical messages, and the way to the wire and back."""
 
 import copy
+import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -207,3 +209,33 @@ def test_what_had_no_answer_is_no_rpc_error() -> None:
     assert issubclass(CallTimeout, TimeoutError)
     assert not issubclass(UsageError, (RpcError, TransportError))
     assert not InvalidParams.retryable and not Cancelled.retryable
+
+
+class Picky(RpcError):
+    code, message = 4321, "Picky"
+
+    def __init__(self, shelf: int, *, row: int) -> None:
+        super().__init__(data={"shelf": shelf, "row": row})
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        Picky(3, row=4),
+        RpcError.from_wire(99, "odd", [1]),
+        RpcError.from_wire(-32001, "of another server"),
+        RpcError.from_wire(-32603, "Internal error"),
+        ConnectionLost("gone", exit_code=-9, stderr_tail="killed"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_can_be_copied_and_sent_to_another_process(
+    error: DuetError, again: Callable[[DuetError], DuetError]
+) -> None:
+    error.idempotency_key = "k"
+    twin = again(error)
+    assert twin is not error and type(twin) is type(error)
+    assert (str(twin), twin.args, vars(twin)) == (str(error), error.args, vars(error))

@@ -164,6 +164,27 @@ def test_closing_wakes_everybody() -> None:
         assert client.stats.pending == 0
 
 
+def test_closing_sends_nothing_although_the_turn_of_a_call_has_come() -> None:
+    seen: list[str] = []
+    answered = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.answer(peer.request())
+        answered.set()
+        seen.extend(message["method"] for message in peer.read_all())
+
+    server = Scripted(script)
+    with Client(server, allow_concurrent_requests=False) as client:
+        usual = client._caller.usual
+        replies = [client.request(name, None, usual) for name in ("first", "second")]
+        assert answered.wait(PATIENCE)
+    assert replies[0].result() is None
+    with pytest.raises(ConnectionLost, match="closed"):
+        replies[1].result()
+    server.join()
+    assert seen == []
+
+
 def test_losing_the_connection_wakes_everybody() -> None:
     def script(peer: Peer) -> None:
         for _ in range(8):
