@@ -5,19 +5,16 @@ handler. `prepare` goes as far as the params, `run` and `run_async` do the rest;
 raises becomes an answer in `_failure` and nowhere else, and tells the peer nothing that was not
 meant for it.
 
-`answer_at_once` is the same walk in a straight line for the common case: a query of plain params
-with an id. It reads envelope and params in one pass and gives up, by returning None, on anything
-odd.
+The common case, a query of plain params with an id, takes the same walk in a straight line
+(`straight.py`), which comes here with what is rare.
 """
 
-import functools
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, Protocol, TypeAlias, Union
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -33,23 +30,14 @@ from duet_rpc.messages import (
     NULL,
     Notification,
     Request,
-    encode_batch,
     encode_error,
     error_object,
-    is_json_text,
 )
 from duet_rpc.parameters import KEY, Bound
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.promise import Promise
 from duet_rpc.service import Kind, Method, Service
-
-
-class AnswerAtOnce(Protocol):
-    """The straight line: a body in, its answer out, or None if it has to go the long way."""
-
-    def __call__(self, body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
-        """Answer one message if it is a plain request."""
-        ...
+from duet_rpc.straight import Unserializable, straight_line
 
 
 class Log(Protocol):
@@ -144,14 +132,6 @@ class Job:
 Failure: TypeAlias = Callable[[BaseException, Job], RpcError]
 
 
-class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
-    id: int | str
-    result: Any
-
-
-_OUTER_NESTING = 3
-"""The array of a batch, the envelope, the params."""
-
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -214,7 +194,8 @@ class Dispatcher:
         self.spent: Any = None
         """The last large message that was answered. To free it takes as long as to read its answer,
         so whoever has sent the answer does that then."""
-        self.answer_at_once = self._straight_line()
+        simple = [method for method in service if self._is_simple(method)]
+        self.answer_at_once = straight_line(simple, policy, self) if simple else None
 
     # The rules, in the order of the contract.
 
@@ -349,7 +330,7 @@ class Dispatcher:
                 text = f"{text}: {misuse}"
             elif not isinstance(error, InternalError):  # which has a reference, and only we know it
                 return error
-        if isinstance(error, _Unserializable):
+        if isinstance(error, Unserializable):
             return self._unforeseen("a result cannot be sent", error, job)
         if job.answered and type(error).__name__ == "CancelledError":
             return Cancelled()  # its caller has been told, or is gone
@@ -365,144 +346,18 @@ class Dispatcher:
             correlation_id=self.correlate(job),
             connection_id=job.connection_id,
         )
-        if isinstance(error, _Unserializable):
+        if isinstance(error, Unserializable):
             detail = "the handler has run, but its result cannot be written as JSON"
             return ResultUnserializable(data={"detail": detail, "reference": reference})
         return InternalError(data={"reference": reference})
 
-    # The straight line.
+    # For the straight line: what is rare in it.
 
-    def _straight_line(self) -> AnswerAtOnce | None:
-        """Compile the walk for methods that need nothing of the long one, if there are any."""
-        simple = [method for method in self.service if self._is_simple(method)]
-        if not simple:
-            return None
-        alone = len(simple) == 1
-        max_batch, max_depth = self.policy.max_batch, self.policy.max_depth
-        small = 2 * max_depth  # what is nested n deep has 2n bytes at least
-        closed: set[type[Struct]] = set()
-        """Their types read every byte of a request, and keep it from nesting too deep."""
+    def keep(self, message: Any) -> None:
+        """Keep a large message until its answer has gone, instead of the one before."""
+        self.spent = message
 
-        def define(params: Iterable[tuple[type[Struct], float]]) -> Any:
-            """Define the envelopes of all methods whose params are these, and nest so deep."""
-            kinds = []
-            for method, (struct, nesting) in zip(simple, params, strict=True):
-                kinds.append(self._tagged(method, struct, alone))
-                if nesting + _OUTER_NESTING <= max_depth:
-                    closed.add(kinds[-1])
-            return Union[tuple(kinds)]  # noqa: UP007
-
-        envelopes: Any = define((m.parameters.struct, m.parameters.nesting) for m in simple)
-        decode = msgspec.json.Decoder(envelopes).decode
-        decode_batch = msgspec.json.Decoder(list[envelopes]).decode
-        failed, notify, answer_batch = self._failed, self._notified, self._answer_batch
-
-        def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
-            """Look at what the types have not: with closed ones, that is `_meta` alone."""
-            if closed.issuperset(kinds) and b"\\" not in body:
-                if b"_" not in body or b"_meta" not in body:
-                    return True
-            return is_json_text(body, max_depth)
-
-        @functools.cache
-        def shallow() -> Callable[[Any], Any]:
-            """Make what decodes large messages, when the first one comes."""
-            return msgspec.json.Decoder(define(m.parameters.shallow() for m in simple)).decode
-
-        def decode_with_care(body: bytes | bytearray) -> Any:
-            if len(body) < LARGE:
-                message = decode(body)
-            else:
-                message = self.spent = decode_large(shallow(), body)
-            if not is_text(body, (type(message),)):
-                raise ValueError("the long way says what is wrong with it")
-            return message
-
-        def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
-            try:
-                if len(body) <= small and body.isascii():
-                    message = decode(body)
-                else:
-                    message = decode_with_care(body)
-            except BaseException:  # also out of a type's own check; the long way says what it is
-                if max_batch and body[:1] == b"[" and len(body) < LARGE:
-                    return answer_batch(body, decode_batch, is_text, connection_id)
-                return None
-            id = message.id
-            if type(id) is not int or not id:
-                if id is UNSET:
-                    return notify(message, connection_id)
-                # Zero may have been spelled -0, and a string with an escape in several ways.
-                if b"\\" in body or (not id and b"-0" in body):
-                    return None
-            try:
-                result = message.call()
-            except BaseException as error:
-                return failed(message, error, connection_id)
-            try:
-                return _encode(_Answer(id, result))
-            except BaseException as error:
-                return failed(message, _Unserializable(error), connection_id)
-
-        return answer_at_once
-
-    def _answer_batch(
-        self,
-        body: bytes | bytearray,
-        decode: Callable[[Any], Any],
-        is_text: Callable[[Any, Iterable[type[Struct]]], bool],
-        connection_id: str,
-    ) -> bytes | None:
-        """Answer a batch of such requests, in their order; None if one of them is anything else."""
-        try:
-            messages = decode(body)
-        except BaseException:
-            return None
-        ids = {message.id for message in messages}
-        wanted = len(messages)
-        if UNSET in ids:
-            ids.remove(UNSET)
-            wanted = sum(message.id is not UNSET for message in messages)
-        if (
-            not 0 < len(messages) <= self.policy.max_batch
-            or len(ids) < wanted
-            or b"\\" in body
-            or (0 in ids and b"-" in body and b"-0" in body)
-            or not is_text(body, map(type, messages))
-            or (
-                wanted < len(messages)
-                and not all(m.id is not UNSET or m.notifiable for m in messages)
-            )
-        ):
-            return None
-        answers: list[_Answer | Raw] = []
-        for message in messages:
-            id = message.id
-            if id is UNSET:
-                self._notified(message, connection_id)
-                continue
-            try:
-                answers.append(_Answer(id, message.call()))
-            except BaseException as error:
-                answers.append(Raw(self._failed(message, error, connection_id)))
-        if not answers:
-            return b""
-        try:
-            return _encode(answers)
-        except BaseException:
-            return encode_batch(
-                [self._encoded(answer, messages, connection_id) for answer in answers]
-            )
-
-    def _encoded(self, answer: "_Answer | Raw", messages: list[Any], connection_id: str) -> bytes:
-        try:
-            return _encode(answer)
-        except BaseException as error:
-            assert isinstance(answer, _Answer), "an error is encoded already"
-            message = next(message for message in messages if message.id == answer.id)
-            return self._failed(message, _Unserializable(error), connection_id)
-
-    def _notified(self, message: Any, connection_id: str) -> bytes | None:
+    def notified(self, message: Any, connection_id: str) -> bytes | None:
         """Run a notification; nothing is answered. None if the long way has to refuse it."""
         if not message.notifiable:
             return None
@@ -521,40 +376,14 @@ class Dispatcher:
             )
         return b""
 
-    def _failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
+    def failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
+        """Make the answer to a message whose handler, or whose result, has failed."""
         id = _encode(message.id)
         job = Job(id, message.served, Bound(None), None, None, None, connection_id)
         return encode_error(id, self.failure(error, job))
 
-    def _tagged(self, method: Method, params: type[Struct], alone: bool) -> type[Struct]:
-        """Define the envelope of one method's requests, with its params typed."""
-        # A tag may be missing where there is nothing to tell apart, but a method may not.
-        tag: dict[str, Any] = {} if alone else {"tag_field": "method", "tag": method.name}
-        parameters = method.parameters
-        fields: list[Any] = [("jsonrpc", Literal["2.0"])]
-        if alone:
-            fields.append(("method", Literal[method.name]))
-        if any(parameter.required for parameter in parameters.listed):
-            fields.append(("params", params))
-        else:
-            fields.append(("params", params, msgspec.field(default_factory=params)))
-        fields.append(("id", int | str | UnsetType, UNSET))
-        return msgspec.defstruct(
-            "Request",
-            fields,
-            namespace={
-                "call": parameters.call_message,
-                "served": method,
-                "notifiable": method.notification_allowed
-                or self.policy.notifications is Notifications.ANY,
-            },
-            gc=False,
-            kw_only=True,
-            forbid_unknown_fields=True,
-            **tag,
-        )
-
     def _is_simple(self, method: Method) -> bool:
+        """Tell whether a method needs nothing of the long way."""
         parameters = method.parameters
         return (
             method.kind is Kind.QUERY
@@ -571,20 +400,12 @@ def _needs_ledger(method: Method) -> bool:
     return method.promise is Promise.TRANSACTIONAL
 
 
-class _Unserializable(Exception):
-    """A handler's result cannot be written; the cause tells the log why."""
-
-    def __init__(self, cause: BaseException) -> None:
-        super().__init__("the result cannot be written as JSON")
-        self.__cause__ = cause
-
-
 def result_member(result: Any) -> bytes:
     """Encode a handler's result as the member of an answer."""
     try:
         return b'"result":' + _encode(result)
     except BaseException as error:
-        raise _Unserializable(error) from error
+        raise Unserializable(error) from error
 
 
 def error_member(error: RpcError) -> bytes:
