@@ -15,15 +15,15 @@ from duet_rpc.framing import (
     MAX_HEADER_BYTES,
     MAX_HEADER_LINES,
     MAX_MESSAGE_BYTES,
-    AutoFraming,
     Event,
     Fault,
     Framing,
     HeaderFraming,
-    LineFraming,
     framing,
     whole,
 )
+from duet_rpc.framing.auto import AutoFraming
+from duet_rpc.framing.line import LineFraming
 
 KIB = 1024
 BODY = b'{"jsonrpc":"2.0","id":1,"method":"version"}'

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from duet_rpc.framing import (
     MAX_HEADER_LINES,
-    AutoFraming,
     Event,
     Fault,
     Framing,
     HeaderFraming,
-    LineFraming,
 )
+from duet_rpc.framing.auto import AutoFraming
+from duet_rpc.framing.line import LineFraming
 
 # Small limits, so that what is drawn comes near them and over them.
 MAX_MESSAGE = 60

@@ -1,145 +1,33 @@
-"""Where one message ends and the next begins: bytes in, message bodies and faults out.
-
-A framing decides sizes, headers and recovery. It knows no JSON, no clock and no I/O: the host feeds
-it what was read, answers the faults it hands back, and tells it when a frame has taken too long.
-Three laws hold in this file:
-
-- Input never raises. Whatever arrives, the next good frame after it comes out.
-- However a stream is cut into reads, the same bodies and faults come out in the same order.
-- Memory follows the bytes that came, not the length that a peer claims. Nothing refused is kept.
-"""
+"""The base protocol of LSP: header lines with a Content-Length, a blank line, so many bytes."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 
-from duet_rpc.errors import InvalidRequest, ParseError, RpcError
+from duet_rpc.errors import InvalidRequest, RpcError
+from duet_rpc.framing.frames import (
+    BLANKS,
+    HEAD,
+    LARGE,
+    MAX_HEADER_BYTES,
+    MAX_HEADER_LINES,
+    MAX_MESSAGE_BYTES,
+    Event,
+    Fault,
+    Frame,
+    cut,
+    in_parts,
+    oversize,
+    refusal,
+    whole,
+)
 from duet_rpc.patterns import pattern
 
-MAX_MESSAGE_BYTES: Final = 10 * 1024 * 1024
-MAX_HEADER_BYTES: Final = 8 * 1024
-MAX_HEADER_LINES: Final = 32
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """Something in the stream that is no message, with the answer that it deserves (id null)."""
-
-    error: RpcError
-    boundary_lost: bool
-    """Nobody can know where the next frame begins: a network socket is closed after the answer."""
-    stray: bool = False
-    """The bytes directly follow a complete body and start no header. If that body was no JSON, the
-    two are one fault, and the body's answer is enough."""
-    head: bytes = b""
-    """How a message began that is dropped, if that was to be kept: whose answer it is."""
-
-
-Event: TypeAlias = bytes | bytearray | Fault
-
-Frame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
-"""What is written for one body; parts of it, one after the other, if the body is a large one."""
-
-
-class Framing(Protocol):
-    """What the peer of one connection sends, cut into messages; and the form of what it gets."""
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Take what was read; return complete bodies and faults in order of arrival."""
-
-    def end(self) -> Fault | None:
-        """Take note that the input ended; return the fault if that cut an unanswered frame."""
-
-    def expire(self) -> bool:
-        """Give up the frame under way, because it takes too long; return whether there was one."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether a frame is under way: some of its bytes came, some are missing."""
-
-    @property
-    def bulk(self) -> bool:
-        """Whether a large body is under way that is wanted, and much of it is missing."""
-
-    @property
-    def started(self) -> int:
-        """A number that changes when another frame gets under way, and not while it grows."""
-
-    def encode(self, body: bytes) -> bytes:
-        """Return the frame of one body, in one piece."""
-
-    def frame(self, body: bytes) -> Frame:
-        """Return what to write for one body."""
-
-    def frame_around(self, before: bytes, body: bytes, after: bytes) -> Frame:
-        """Return what to write for a body of these three parts, of which the second is large."""
-
-    @property
-    def prefixes(self) -> Sequence[bytes]:
-        """What makes a frame of a small body when it stands before it, by the body's length.
-
-        Whoever writes many looks here first, and asks `frame` for the rest."""
-
-
-def framing(
-    name: Literal["lsp", "ndjson", "auto"],
-    *,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-    max_header_bytes: int = MAX_HEADER_BYTES,
-    keeps_heads: bool = False,
-) -> Framing:
-    """Make the framing of this name; "auto" becomes the one that the peer's first byte shows.
-
-    One that `keeps_heads` tells of a message that it drops when it has seen how it begins, and not
-    before: for whoever waits for answers, and has nothing to say about faults.
-    """
-    if name == "ndjson":
-        return LineFraming(max_message_bytes=max_message_bytes, keeps_heads=keeps_heads)
-    if name == "auto":
-        return AutoFraming(max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
-    return HeaderFraming(
-        max_message_bytes=max_message_bytes,
-        max_header_bytes=max_header_bytes,
-        keeps_heads=keeps_heads,
-    )
-
-
-def whole(frame: Frame) -> bytes:
-    """Put a frame into one piece."""
-    return frame if isinstance(frame, bytes) else b"".join(frame)
-
-
-def _in_parts(before: bytes, body: bytes, after: bytes) -> Frame:
-    """Put something around a large body without a copy of it, which takes new memory.
-
-    What stands around it shares a write with an end of it: a header alone would wake the peer.
-    """
-    middle = memoryview(body)[_END:-_END]
-    return before + body[:_END], middle, body[-_END:] + after
-
-
-def _refusal(reason: str, detail: str, **numbers: Any) -> Fault:
-    """Make the fault for a frame that is not wanted, though its end is known."""
-    error = InvalidRequest.because(reason, detail=detail, **numbers)
-    return Fault(error=error, boundary_lost=False)
-
-
-def _oversize(limit: int, **numbers: int) -> Fault:
-    return _refusal("oversize", "send less at once", limit=limit, **numbers)
-
-
-def _cut() -> Fault:
-    error = ParseError(data={"detail": "the input ended inside a message"})
-    return Fault(error=error, boundary_lost=True)
-
-
-_BLANKS = b" \t\r\n"
 _BLANK_RUN = rb"[ \t\r\n]*"
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*"
 _MAX_DIGITS = 15
-_HEAD = 256
-"""Bytes that tell whose answer a message is; nearly all servers write the id before the result."""
 _LENGTH = b"content-length:"
 _TYPE = b"content-type:"
 
@@ -154,8 +42,6 @@ come, for a ready table would delay each start of a daemon."""
 _KNOWN_ENTRIES = 4096
 _KNOWN_BYTES = 128
 _KNOWN_BODY = 64 * 1024
-_LARGE = 64 * 1024
-_END = 16 * 1024
 
 
 class HeaderFraming:
@@ -202,14 +88,14 @@ class HeaderFraming:
         length = len(body)
         if length < len(_PLAIN_HEADERS):
             return _PLAIN_HEADERS[length] + body
-        if length < _LARGE:
+        if length < LARGE:
             return b"Content-Length: %d\r\n\r\n%b" % (length, body)
         return HeaderFraming.frame_around(b"", body, b"")
 
     @staticmethod
     def frame_around(before: bytes, body: bytes, after: bytes) -> Frame:
         length = len(before) + len(body) + len(after)
-        return _in_parts(b"Content-Length: %d\r\n\r\n%b" % (length, before), body, after)
+        return in_parts(b"Content-Length: %d\r\n\r\n%b" % (length, before), body, after)
 
     @property
     def partial(self) -> bool:
@@ -219,7 +105,7 @@ class HeaderFraming:
 
     @property
     def bulk(self) -> bool:
-        return self._missing > _LARGE and self._state is HeaderFraming._collect
+        return self._missing > LARGE and self._state is HeaderFraming._collect
 
     def feed(self, data: bytes) -> list[Event]:
         if self._state is _BETWEEN:
@@ -238,7 +124,7 @@ class HeaderFraming:
 
     def end(self) -> Fault | None:
         # A body that is being skipped was answered when its header came.
-        return _cut() if self._state in (HeaderFraming._header, HeaderFraming._collect) else None
+        return cut() if self._state in (HeaderFraming._header, HeaderFraming._collect) else None
 
     def expire(self) -> bool:
         if not self.partial:
@@ -273,7 +159,7 @@ class HeaderFraming:
             self._after_body = True
         if at == size:
             return at
-        if data[at] in _BLANKS:
+        if data[at] in BLANKS:
             return _end_of(_BLANK_RUN, data, at, size)
         self.started += 1
         self._open()
@@ -346,7 +232,7 @@ class HeaderFraming:
             error = _no_header("the Content-Length header is missing")
             return self._refuse(data, at, start, error, events)
         if length > limit:
-            self._refusal = _oversize(limit, length=length)
+            self._refusal = oversize(limit, length=length)
         self._missing = length
         if self._refusal is not None:
             if self._keeps_heads and length:
@@ -393,7 +279,7 @@ class HeaderFraming:
         self._missing -= len(piece)
         if self._body or self._missing:
             self._body += piece
-        if early and len(self._body) >= self._missing > _LARGE:
+        if early and len(self._body) >= self._missing > LARGE:
             # Half of it came: make room for the rest, where Python would take an eighth more.
             came = len(self._body)
             self._body *= 2
@@ -409,7 +295,7 @@ class HeaderFraming:
     def _behead(self, data: bytes, at: int, events: list[Event]) -> int:
         """Keep how a refused body begins, tell of it, and leave the rest to `_skip`."""
         assert self._refusal is not None, "only a refused body has its head cut off"
-        wanted = min(_HEAD - len(self._body), self._missing)
+        wanted = min(HEAD - len(self._body), self._missing)
         piece = data[at : at + wanted]
         self._body += piece
         self._missing -= len(piece)
@@ -463,150 +349,9 @@ def _judge_content_type(value: bytes) -> Fault | None:
     media_type, *parameters = value.lower().split(b";")
     if media_type.strip() != b"application/vscode-jsonrpc":
         advice = "omit Content-Type, or send application/vscode-jsonrpc; charset=utf-8"
-        return _refusal("unsupported-content-type", advice)
+        return refusal("unsupported-content-type", advice)
     for parameter in parameters:
         name, _, charset = parameter.partition(b"=")
         if name.strip() == b"charset" and charset.strip(b' \t"') not in (b"utf-8", b"utf8"):
-            return _refusal("bad-charset", "messages are UTF-8: omit charset, or send utf-8")
+            return refusal("bad-charset", "messages are UTF-8: omit charset, or send utf-8")
     return None
-
-
-class LineFraming:
-    """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing."""
-
-    def __init__(
-        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, keeps_heads: bool = False
-    ) -> None:
-        self._max_message_bytes = max_message_bytes
-        self._keeps_heads = keeps_heads
-        self._line = bytearray()
-        self._dropping = False
-        self.started = 0
-
-    prefixes: Sequence[bytes] = ()
-
-    @staticmethod
-    def encode(body: bytes) -> bytes:
-        return body + b"\n"
-
-    @staticmethod
-    def frame(body: bytes) -> Frame:
-        return body + b"\n" if len(body) < _LARGE else _in_parts(b"", body, b"\n")
-
-    @staticmethod
-    def frame_around(before: bytes, body: bytes, after: bytes) -> Frame:
-        return _in_parts(before, body, after + b"\n")
-
-    @property
-    def partial(self) -> bool:
-        return bool(self._line)
-
-    @property
-    def bulk(self) -> bool:
-        return len(self._line) > _LARGE
-
-    def feed(self, data: bytes) -> list[Event]:
-        events: list[Event] = []
-        *lines, rest = data.split(b"\n")
-        if lines and (self._line or self._dropping):
-            self._extend(lines.pop(0), events)
-            if self._line:
-                # Copied only where it must be: the line may have megabytes.
-                clean = self._line[-1] not in _BLANKS
-                events.append(self._line if clean else self._line.rstrip(_BLANKS))
-            self._line, self._dropping = bytearray(), False
-        for line in lines:
-            if len(line) > self._max_message_bytes and self._is_oversize(line.lstrip(_BLANKS)):
-                events.append(self._too_long(line.lstrip(_BLANKS)))
-            elif body := line.strip(_BLANKS):
-                events.append(body)
-        if rest:
-            self._extend(rest, events)
-        return events
-
-    def _extend(self, piece: bytes, events: list[Event]) -> None:
-        """Keep a part of a line, unless the line is being dropped or becomes too long by it."""
-        if self._dropping:
-            return
-        if not self._line:
-            piece = piece.lstrip(_BLANKS)
-            self.started += bool(piece)
-        self._line += piece
-        if self._is_oversize(self._line):
-            events.append(self._too_long(self._line))
-            self._line, self._dropping = bytearray(), True
-
-    def _too_long(self, line: bytes | bytearray) -> Fault:
-        fault = _oversize(self._max_message_bytes)
-        # As much as is sure to have come, however the line was cut into reads.
-        head = bytes(line[: min(_HEAD, self._max_message_bytes)]) if self._keeps_heads else b""
-        return msgspec.structs.replace(fault, head=head)
-
-    def _is_oversize(self, line: bytes | bytearray) -> bool:
-        # Whether the CR at the end is half a line end shows only with the next byte.
-        return len(line) - line.endswith(b"\r") > self._max_message_bytes
-
-    def end(self) -> Fault | None:
-        # Without a newline a whole message looks like a cut one, and a cut one must not run.
-        return _cut() if self._line else None
-
-    def expire(self) -> bool:
-        # What follows cannot be told from the rest of the line, so all of it goes up to its end.
-        expired = bool(self._line)
-        self._line, self._dropping = bytearray(), self._dropping or expired
-        return expired
-
-
-class AutoFraming:
-    """The framing that the peer's first byte shows: JSON begins a line, anything else a header."""
-
-    def __init__(
-        self,
-        *,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        max_header_bytes: int = MAX_HEADER_BYTES,
-    ) -> None:
-        self._max_message_bytes = max_message_bytes
-        self._decided = False
-        self._framing: HeaderFraming | LineFraming = HeaderFraming(
-            max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes
-        )
-
-    def encode(self, body: bytes) -> bytes:
-        """Return the frame of a body; one with a header while the peer has said nothing."""
-        return self._framing.encode(body)
-
-    def frame(self, body: bytes) -> Frame:
-        return self._framing.frame(body)
-
-    def frame_around(self, before: bytes, body: bytes, after: bytes) -> Frame:
-        return self._framing.frame_around(before, body, after)
-
-    @property
-    def prefixes(self) -> Sequence[bytes]:
-        return self._framing.prefixes
-
-    @property
-    def partial(self) -> bool:
-        return self._framing.partial
-
-    @property
-    def bulk(self) -> bool:
-        return self._framing.bulk
-
-    @property
-    def started(self) -> int:
-        return self._framing.started
-
-    def feed(self, data: bytes) -> list[Event]:
-        if not self._decided and (text := data.lstrip(_BLANKS)):
-            self._decided = True
-            if text.startswith((b"{", b"[")):
-                self._framing = LineFraming(max_message_bytes=self._max_message_bytes)
-        return self._framing.feed(data)
-
-    def end(self) -> Fault | None:
-        return self._framing.end()
-
-    def expire(self) -> bool:
-        return self._framing.expire()

@@ -1,0 +1,105 @@
+"""Where one message ends and the next begins: bytes in, message bodies and faults out.
+
+A framing decides sizes, headers and recovery. It knows no JSON, no clock and no I/O: the host feeds
+it what was read, answers the faults it hands back, and tells it when a frame has taken too long.
+Three laws hold in this file:
+
+- Input never raises. Whatever arrives, the next good frame after it comes out.
+- However a stream is cut into reads, the same bodies and faults come out in the same order.
+- Memory follows the bytes that came, not the length that a peer claims. Nothing refused is kept.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from duet_rpc.framing.frames import (
+    MAX_HEADER_BYTES,
+    MAX_HEADER_LINES,
+    MAX_MESSAGE_BYTES,
+    Event,
+    Fault,
+    Frame,
+    whole,
+)
+from duet_rpc.framing.header import HeaderFraming
+
+__all__ = [
+    "MAX_HEADER_BYTES",
+    "MAX_HEADER_LINES",
+    "MAX_MESSAGE_BYTES",
+    "Event",
+    "Fault",
+    "Frame",
+    "Framing",
+    "HeaderFraming",
+    "framing",
+    "whole",
+]
+
+
+class Framing(Protocol):
+    """What the peer of one connection sends, cut into messages; and the form of what it gets."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what was read; return complete bodies and faults in order of arrival."""
+
+    def end(self) -> Fault | None:
+        """Take note that the input ended; return the fault if that cut an unanswered frame."""
+
+    def expire(self) -> bool:
+        """Give up the frame under way, because it takes too long; return whether there was one."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame is under way: some of its bytes came, some are missing."""
+
+    @property
+    def bulk(self) -> bool:
+        """Whether a large body is under way that is wanted, and much of it is missing."""
+
+    @property
+    def started(self) -> int:
+        """A number that changes when another frame gets under way, and not while it grows."""
+
+    def encode(self, body: bytes) -> bytes:
+        """Return the frame of one body, in one piece."""
+
+    def frame(self, body: bytes) -> Frame:
+        """Return what to write for one body."""
+
+    def frame_around(self, before: bytes, body: bytes, after: bytes) -> Frame:
+        """Return what to write for a body of these three parts, of which the second is large."""
+
+    @property
+    def prefixes(self) -> Sequence[bytes]:
+        """What makes a frame of a small body when it stands before it, by the body's length.
+
+        Whoever writes many looks here first, and asks `frame` for the rest."""
+
+
+def framing(
+    name: Literal["lsp", "ndjson", "auto"],
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_header_bytes: int = MAX_HEADER_BYTES,
+    keeps_heads: bool = False,
+) -> Framing:
+    """Make the framing of this name; "auto" becomes the one that the peer's first byte shows.
+
+    One that `keeps_heads` tells of a message that it drops when it has seen how it begins, and not
+    before: for whoever waits for answers, and has nothing to say about faults.
+    """
+    # Imported where they are asked for: nearly every daemon starts with headers.
+    if name == "ndjson":
+        from duet_rpc.framing.line import LineFraming
+
+        return LineFraming(max_message_bytes=max_message_bytes, keeps_heads=keeps_heads)
+    if name == "auto":
+        from duet_rpc.framing.auto import AutoFraming
+
+        return AutoFraming(max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
+    return HeaderFraming(
+        max_message_bytes=max_message_bytes,
+        max_header_bytes=max_header_bytes,
+        keeps_heads=keeps_heads,
+    )

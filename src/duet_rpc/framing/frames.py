@@ -1,0 +1,67 @@
+"""What every framing gives and takes: faults with their answer ready, and frames in parts."""
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from duet_rpc.errors import InvalidRequest, ParseError, RpcError
+
+MAX_MESSAGE_BYTES: Final = 10 * 1024 * 1024
+MAX_HEADER_BYTES: Final = 8 * 1024
+MAX_HEADER_LINES: Final = 32
+
+
+BLANKS: Final = b" \t\r\n"
+HEAD: Final = 256
+"""Bytes that tell whose answer a message is; nearly all servers write the id before the result."""
+LARGE: Final = 64 * 1024
+"""Bytes from which on a body is sent in parts, and read in larger pieces."""
+_END = 16 * 1024
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something in the stream that is no message, with the answer that it deserves (id null)."""
+
+    error: RpcError
+    boundary_lost: bool
+    """Nobody can know where the next frame begins: a network socket is closed after the answer."""
+    stray: bool = False
+    """The bytes directly follow a complete body and start no header. If that body was no JSON, the
+    two are one fault, and the body's answer is enough."""
+    head: bytes = b""
+    """How a message began that is dropped, if that was to be kept: whose answer it is."""
+
+
+Event: TypeAlias = bytes | bytearray | Fault
+
+Frame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
+"""What is written for one body; parts of it, one after the other, if the body is a large one."""
+
+
+def whole(frame: Frame) -> bytes:
+    """Put a frame into one piece."""
+    return frame if isinstance(frame, bytes) else b"".join(frame)
+
+
+def in_parts(before: bytes, body: bytes, after: bytes) -> Frame:
+    """Put something around a large body without a copy of it, which takes new memory.
+
+    What stands around it shares a write with an end of it: a header alone would wake the peer.
+    """
+    middle = memoryview(body)[_END:-_END]
+    return before + body[:_END], middle, body[-_END:] + after
+
+
+def refusal(reason: str, detail: str, **numbers: Any) -> Fault:
+    """Make the fault for a frame that is not wanted, though its end is known."""
+    error = InvalidRequest.because(reason, detail=detail, **numbers)
+    return Fault(error=error, boundary_lost=False)
+
+
+def oversize(limit: int, **numbers: int) -> Fault:
+    return refusal("oversize", "send less at once", limit=limit, **numbers)
+
+
+def cut() -> Fault:
+    error = ParseError(data={"detail": "the input ended inside a message"})
+    return Fault(error=error, boundary_lost=True)
