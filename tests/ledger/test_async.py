@@ -277,3 +277,18 @@ def test_a_loop_that_ends_in_the_middle_leaves_no_lock(ledger: Ledger) -> None:
     asyncio.run(start_and_leave())
     for key in ("one", "two"):
         assert ledger.run(command(key, TRANSACTIONAL), Handler()) == b'"result":1'
+
+
+async def test_only_a_store_that_waits_is_asked_on_another_thread(
+    ledger: Ledger, store: Store
+) -> None:
+    asked: set[int] = set()
+    commit = store.commit
+
+    def seen(operations: Any) -> Any:
+        asked.add(threading.get_ident())
+        return commit(operations)
+
+    ledger._group._commit = seen
+    await ledger.run_async(command(promise=AT_MOST_ONCE), Handler().on_loop())
+    assert (asked == {threading.get_ident()}) is not store.capabilities.waits

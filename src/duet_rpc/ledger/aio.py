@@ -4,6 +4,8 @@ A flight is a task of its own: the caller's cancellation or deadline ends the ca
 a command that has begun. Only a transactional command is cancelled with its caller, for it leaves
 nothing behind. Before the handler has begun, an abandoned flight gives its claim back.
 
+A store in memory, which nobody waits for, is asked on the loop itself.
+
 Groups are led by a thread of their own, for a pool's future would cost more than the way there.
 The rest has two pools of threads, because those that begin transactions may wait for one that
 needs a thread to end.
@@ -114,8 +116,9 @@ class Outbox:
 class LoopSteps:
     """See `Steps`. One object serves all event loops that use the ledger."""
 
-    def __init__(self, group: Group):
+    def __init__(self, group: Group, *, store_waits: bool):
         self._group = group
+        self._store_waits = store_waits
         self._leader = Leader(group)
         self._beginners = ThreadPoolExecutor(16, thread_name_prefix="duet-begin")
         self._finishers = ThreadPoolExecutor(4, thread_name_prefix="duet-finish")
@@ -124,6 +127,8 @@ class LoopSteps:
 
     async def submit(self, operation: Operation) -> Answer:
         """See `Steps.submit`."""
+        if not self._store_waits:
+            return self._group.submit(operation)
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop)
         if outbox is None:
@@ -136,6 +141,8 @@ class LoopSteps:
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """See `Steps.call`."""
+        if not self._store_waits:
+            return function(*args)
         return await asyncio.get_running_loop().run_in_executor(self._beginners, function, *args)
 
     async def begin(

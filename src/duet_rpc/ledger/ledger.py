@@ -166,5 +166,6 @@ class Ledger:
 
             with self._lock:
                 if self._on_loop is None:
-                    self._on_loop = LoopSteps(self._group)
+                    waits = self.store.capabilities.waits
+                    self._on_loop = LoopSteps(self._group, store_waits=waits)
         return self._on_loop

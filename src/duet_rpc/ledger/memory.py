@@ -32,7 +32,10 @@ class MemoryStore:
     """Records in a dictionary."""
 
     capabilities = Capabilities(
-        transactional=False, durable=False, note="records are lost when the process ends"
+        transactional=False,
+        durable=False,
+        note="records are lost when the process ends",
+        waits=False,
     )
 
     def __init__(self, *, clock: Callable[[], float] = time.time):

@@ -34,6 +34,8 @@ class Capabilities(Struct, frozen=True):
     transactional: bool
     durable: bool
     note: str = ""
+    waits: bool = True
+    """Its methods may keep a thread waiting; where they do not, an event loop calls them itself."""
 
 
 class Counts(Struct, frozen=True):
