@@ -144,7 +144,7 @@ async def test_a_transactional_command_is_rolled_back_with_its_caller(ledger: Le
 
 @pytest.mark.parametrize(
     "kind, promise",
-    [("memory", AT_MOST_ONCE), ("sqlite", AT_MOST_ONCE), ("sqlite", TRANSACTIONAL)],
+    [("sqlite", AT_MOST_ONCE), ("sqlite", RETRY_SAFE), ("sqlite", TRANSACTIONAL)],
     indirect=["kind"],
 )
 async def test_a_caller_that_leaves_before_the_start_leaves_nothing(
@@ -279,6 +279,7 @@ def test_a_loop_that_ends_in_the_middle_leaves_no_lock(ledger: Ledger) -> None:
         assert ledger.run(command(key, TRANSACTIONAL), Handler()) == b'"result":1'
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite"], indirect=True)
 async def test_only_a_store_that_waits_is_asked_on_another_thread(
     ledger: Ledger, store: Store
 ) -> None:
