@@ -25,7 +25,8 @@ from duet_rpc.transports.links import Link
 if TYPE_CHECKING:
     from duet_rpc.blocking_line import Line
 
-_LAST_READS = 256
+LAST_WORDS = 0.05
+"""Seconds that are spent at the end on what the server has said before; it may talk for ever."""
 
 
 class BlockingHost(ThreadHost):
@@ -70,10 +71,11 @@ class BlockingHost(ThreadHost):
         """Nothing more will be sent, but the server may have answered before."""
         poll = select.poll()
         poll.register(self.channel.read_fd, select.POLLIN)
-        for _ in range(_LAST_READS):
-            if self.input_ended or not self.connection.wants_data or not poll.poll(0):
-                break
+        until = time.monotonic() + LAST_WORDS
+        while not self.input_ended and self.connection.wants_data and poll.poll(0):
             self._readable()
+            if time.monotonic() > until:
+                break
 
     def retire(self) -> None:
         """No more waiting on these descriptors: they are about to be closed."""

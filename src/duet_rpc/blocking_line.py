@@ -186,7 +186,7 @@ class Line:
                 self._take_back(reply)
             if reply.host is None:
                 return False
-        self._wait(reply, None)
+        self._wait(reply, None, passed_gate=True)
         return True
 
     def _take_back(self, reply: Reply) -> None:
@@ -310,8 +310,12 @@ class Line:
             self._give_up(reply)
             raise
 
-    def _wait(self, reply: Reply, reads_on: BlockingHost | None) -> None:
-        """Lead on this host, or follow if it is None, until the reply is settled."""
+    def _wait(self, reply: Reply, reads_on: BlockingHost | None, passed_gate: bool = False) -> None:
+        """Lead on this host, or follow if it is None, until the reply is settled.
+
+        Whoever has passed the gate already does not wait there again: it may have been opened to
+        pass on the lead, which is done once, and before the reply leaves those who wait.
+        """
         while True:
             if reads_on is not None:
                 ready = reads_on.poll(self._patience)
@@ -324,8 +328,9 @@ class Line:
                 continue
             if self.news:
                 self._tell_news()
-            if reply in self.waiting and not reply.done:
+            if not passed_gate and reply in self.waiting and not reply.done:
                 self._follow(reply)
+            passed_gate = False
             # The lead comes to nobody who is settled; so this needs no lock.
             if reply.done and self.leader is not reply:
                 return

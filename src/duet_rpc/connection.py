@@ -342,8 +342,8 @@ class Connection:
             if count:
                 self.stats.requests += count
                 self._last_was_broken = False
-                if self.dispatcher.spent is not None and not self._host.behind:
-                    self.dispatcher.spent = None
+            if self.dispatcher.spent is not None and not self._host.behind:
+                self.dispatcher.spent = None
 
     def _reclaim(self, body: bytes | bytearray | Fault, answer: bytes | None) -> None:
         """Go on after somebody has read in our place while a handler ran in the straight line."""

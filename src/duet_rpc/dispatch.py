@@ -25,6 +25,7 @@ from duet_rpc.errors import (
     MethodNotFound,
     ResultUnserializable,
     RpcError,
+    misuse,
 )
 from duet_rpc.messages import (
     NULL,
@@ -326,8 +327,8 @@ class Dispatcher:
     def failure(self, error: BaseException, job: Job, text: str = "handler failed") -> RpcError:
         """Turn what a handler raised into the error that its caller may see."""
         if isinstance(error, RpcError) and not (error.from_peer and error.code in RESERVED_CODES):
-            if (misuse := error.misuse) is not None:
-                text = f"{text}: {misuse}"
+            if (wrong := misuse(error)) is not None:
+                text = f"{text}: {wrong}"
             elif not isinstance(error, InternalError):  # which has a reference, and only we know it
                 return error
         if isinstance(error, Unserializable):

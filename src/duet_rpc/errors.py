@@ -14,7 +14,7 @@ A code and its canonical message are written here and nowhere else. This module 
 JSON.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 RESERVED_CODES = range(-32768, -31999)
 """The codes that JSON-RPC keeps for itself and for implementations (us): -32768 to -32000."""
@@ -35,8 +35,11 @@ class DuetError(Exception):
         return _remade, (type(self), self.args), self.__dict__
 
 
-def _remade(cls: type[DuetError], args: tuple[Any, ...]) -> DuetError:
-    return cls.__new__(cls, *args)
+E = TypeVar("E", bound=DuetError)
+
+
+def _remade(cls: type[E], args: tuple[Any, ...]) -> E:
+    return Exception.__new__(cls, *args)
 
 
 class UsageError(DuetError):
@@ -66,8 +69,8 @@ class RpcError(DuetError):
             self.message = message
         if code is not None:
             self.code = code
-        if (misuse := self.misuse) is not None:
-            raise UsageError(misuse)
+        if (wrong := misuse(self)) is not None:
+            raise UsageError(wrong)
         self.data = data if self.word is None else {"reason": self.word, **(data or {})}
         super().__init__(self.message)
 
@@ -86,18 +89,6 @@ class RpcError(DuetError):
         return text if self.data is None else f"{text}: {self.data}"
 
     @property
-    def misuse(self) -> str | None:
-        """Why no handler may answer this: its code belongs to others, or is none."""
-        name, code = type(self).__name__, self.code
-        if type(code) is not int:
-            return f"{name}: a code is an integer, not {code!r}"
-        if code == RpcError.code and not isinstance(self, InternalError):
-            return f"{name} has no code of its own; raise a class that states one, {_FREE}"
-        if code in RESERVED_CODES and code not in _BY_CODE:
-            return _reserved(name, code)
-        return None
-
-    @property
     def reason(self) -> str | None:
         """The one word in `data.reason` that tells faults of one code apart, if there is one."""
         reason = self.data.get("reason") if isinstance(self.data, dict) else None
@@ -106,12 +97,27 @@ class RpcError(DuetError):
     @staticmethod
     def from_wire(code: int, message: str, data: Any = None) -> "RpcError":
         """Make the error that an answer describes, in the class defined for its code."""
-        error = RpcError.__new__(_BY_CODE.get(code, RpcError))
         # Not by its constructor: a peer may answer codes that nobody here may raise.
-        Exception.__init__(error, message)
-        error.code, error.message, error.data = code, message, data
+        error = _remade(_BY_CODE.get(code, RpcError), (message,))
+        try:
+            error.code, error.message, error.data = code, message, data
+        except AttributeError:  # of a class that computes one of them
+            error = _remade(RpcError, (message,))
+            error.code, error.message, error.data = code, message, data
         error.from_peer = True
         return error
+
+
+def misuse(error: RpcError) -> str | None:
+    """Say why no handler may answer an error: its code belongs to others, or is none."""
+    name, code = type(error).__name__, error.code
+    if type(code) is not int:
+        return f"{name}: a code is an integer, not {code!r}"
+    if code == RpcError.code and not isinstance(error, InternalError):
+        return f"{name} has no code of its own; raise a class that states one, {_FREE}"
+    if code in RESERVED_CODES and code not in _BY_CODE:
+        return _reserved(name, code)
+    return None
 
 
 def _reserved(name: str, code: int) -> str:

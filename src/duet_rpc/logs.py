@@ -18,7 +18,7 @@ from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox
 
 if TYPE_CHECKING:
-    from logging import LoggerAdapter
+    from logging import Handler, LoggerAdapter
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "error": 40}
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[36m", "warn": "\x1b[33m", "error": "\x1b[31m"}
@@ -57,7 +57,7 @@ class Logs:
         self._outbox: Outbox | None = None
         self._colour = colour
         self._problem: str | None = None
-        self._adapter_ready = False
+        self._adapter: Handler | None = None
         self._own = os.urandom(3).hex()
         self._lines = 0
         self._open_file()
@@ -84,7 +84,7 @@ class Logs:
         """Keep lines of this severity and above."""
         self.level = level
         self._threshold = LEVELS[level]
-        if self._adapter_ready:
+        if self._adapter is not None:
             import logging
 
             logging.getLogger("duet_rpc").setLevel(LEVELS[level])
@@ -124,12 +124,21 @@ class Logs:
         """Take in what our own modules and handlers say to Python's `logging`; idempotent."""
         import logging
 
-        if not self._adapter_ready:
-            self._adapter_ready = True
+        if self._adapter is None:
+            self._adapter = adapter = _handler(self)
             root = logging.getLogger("duet_rpc")
             root.setLevel(self._threshold)
-            root.addHandler(_handler(self))
+            root.addHandler(adapter)
             root.propagate = False
+
+    def _let_go(self) -> None:
+        if self._adapter is not None:
+            import logging
+
+            root = logging.getLogger("duet_rpc")
+            root.removeHandler(self._adapter)
+            root.propagate = not root.handlers
+            self._adapter = None
 
     def flush(self, timeout: float) -> None:
         """Give whoever drains our stderr this many seconds to make room for what is kept."""
@@ -145,6 +154,7 @@ class Logs:
         A line that comes after it, out of a handler that outlives its server or of another server
         with the same log, opens it again.
         """
+        self._let_go()
         with self._lock:
             if self._outbox is not None:
                 self._outbox.flush()
@@ -257,7 +267,7 @@ def _indented(trace: str) -> str:
     return "".join(f"    {line}\n" for line in redacted(trace).splitlines())
 
 
-def _handler(logs: Logs) -> Any:
+def _handler(logs: Logs) -> "Handler":
     import logging
 
     names = {10: "debug", 20: "info", 30: "warn", 40: "error", 50: "error"}

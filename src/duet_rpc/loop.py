@@ -27,7 +27,8 @@ from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.workers import Workers
 
-_LAST_READS = 256
+_LAST_WORDS = 0.05
+"""Seconds that are spent at the end on what the peer has said before; it may talk for ever."""
 
 
 class LoopHost:
@@ -259,7 +260,8 @@ class LoopHost:
             if self._read_elsewhere:
                 self._read_elsewhere = False  # what made us ready may be gone; look again
                 return
-            self._read()
+            if not self._read():
+                return
             framing = self.connection.framing
             if self._frame != framing.started or self._frame_timer is not None:
                 self._watch_frame(framing)
@@ -303,11 +305,12 @@ class LoopHost:
             self._watch_frame(self.connection.framing)
             self._arrange()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read what is there; False if that is nothing after all."""
         try:
             data = self.channel.receive()
         except BlockingIOError:
-            return
+            return False
         if data:
             self.connection.receive(data)
         else:
@@ -315,6 +318,7 @@ class LoopHost:
             self.connection.end_of_input()
             self._lose_calls(self._loss())
             self.on_input_end()
+        return True
 
     def _writable(self) -> None:
         with self.lock:
@@ -367,10 +371,11 @@ class LoopHost:
 
     def _read_last_words(self) -> None:
         """The peer takes nothing more, but it may have answered before."""
-        for _ in range(_LAST_READS):
-            if self.input_ended or not self.connection.wants_data or not self._has_input():
-                break
+        until = self._loop.time() + _LAST_WORDS
+        while not self.input_ended and self.connection.wants_data and self._has_input():
             self._read()
+            if self._loop.time() > until:
+                break
 
     def _has_input(self) -> bool:
         poll = select.poll()

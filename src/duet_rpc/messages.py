@@ -284,16 +284,19 @@ def encode_error(id: bytes, error: RpcError) -> bytes:
 
 
 def error_object(error: RpcError) -> bytes:
-    """Encode the `error` member alone."""
-    # A message that is no text must not keep the peer from its answer.
-    message = str(error.message).encode("utf-8", "replace").decode()
-    members = {"code": error.code, "message": message}
-    if error.data is not None:
-        try:
-            return _encode({**members, "data": error.data})
-        except Exception:  # whatever the encoding of somebody's objects raises
-            pass
-    return _encode(members)
+    """Encode the `error` member alone.
+
+    Whatever somebody's class and objects raise must not keep the peer from its answer.
+    """
+    try:
+        message = str(error.message).encode("utf-8", "replace").decode()
+    except Exception:
+        message = RpcError.message
+    members: dict[str, Any] = {"code": error.code, "message": message}
+    try:
+        return _encode(members if error.data is None else {**members, "data": error.data})
+    except Exception:
+        return _encode(members)
 
 
 def encode_batch(answers: list[bytes]) -> bytes:

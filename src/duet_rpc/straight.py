@@ -60,6 +60,17 @@ class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
     result: Any
 
 
+class _Envelope(Struct, gc=False, forbid_unknown_fields=True):
+    """A large request whose params are still to be read."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: Raw
+    id: int | str | UnsetType = UNSET
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_ODD = "the long way says what is wrong with it"
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
 
@@ -71,26 +82,17 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
     max_batch, max_depth = policy.max_batch, policy.max_depth
     small = 2 * max_depth  # what is nested n deep has 2n bytes at least
     failed, notified = others.failed, others.notified
-    closed: set[type[Struct]] = set()
-    """Their types read every byte of a request, and keep it from nesting too deep."""
 
-    def define(params: Iterable[tuple[type[Struct], float]]) -> Any:
-        """Define the envelopes of all methods whose params are these, and nest so deep."""
-        kinds = []
-        for method, (struct, nesting) in zip(methods, params, strict=True):
-            kinds.append(_envelope(method, struct, policy, alone=len(methods) == 1))
-            if nesting + _OUTER_NESTING <= max_depth:
-                closed.add(kinds[-1])
-        return Union[tuple(kinds)]  # noqa: UP007
+    def is_closed(nesting: float) -> bool:
+        return nesting + _OUTER_NESTING <= max_depth
 
-    envelopes: Any = define((m.parameters.struct, m.parameters.nesting) for m in methods)
+    alone = len(methods) == 1
+    kinds = {m.name: _envelope(m, policy, alone) for m in methods}
+    envelopes: Any = Union[tuple(kinds.values())]  # noqa: UP007
     decode = msgspec.json.Decoder(envelopes).decode
     decode_batch = msgspec.json.Decoder(list[envelopes]).decode
-
-    @functools.cache
-    def shallow() -> Callable[[Any], Any]:
-        """Make what decodes large messages, when the first one comes."""
-        return msgspec.json.Decoder(define(m.parameters.shallow() for m in methods)).decode
+    closed = {kinds[m.name] for m in methods if is_closed(m.parameters.nesting)}
+    """Their types read every byte of a request, and keep it from nesting too deep."""
 
     def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
         """Look at what the types have not: with closed ones, that is `_meta` alone."""
@@ -100,14 +102,33 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         return is_json_text(body, max_depth)
 
     def decode_with_care(body: bytes | bytearray) -> Any:
-        if len(body) < LARGE:
-            message = decode(body)
-        else:
-            message = decode_large(shallow(), body)
-            others.keep(message)
+        if len(body) >= LARGE:
+            return decode_in_two(body)
+        message = decode(body)
         if not is_text(body, (type(message),)):
-            raise ValueError("the long way says what is wrong with it")
+            raise ValueError(_ODD)
         return message
+
+    def decode_in_two(body: bytes | bytearray) -> Any:
+        """Decode the envelope of a large message, and then its params as they may nest."""
+        envelope = _decode_envelope(body)
+        decode_params, nesting = shallow(envelope.method)
+        params = decode_large(decode_params, envelope.params)
+        if params._meta is not UNSET or not is_closed(nesting):
+            if not is_json_text(body, max_depth):
+                raise ValueError(_ODD)
+        named = {"method": envelope.method} if alone else {}
+        kind: Any = kinds[envelope.method]
+        message = kind(jsonrpc="2.0", params=params, id=envelope.id, **named)
+        others.keep(message)
+        return message
+
+    @functools.cache
+    def shallow(name: str) -> tuple[Callable[[Any], Any], float]:
+        """Make what decodes the large params of one method, when the first ones come."""
+        kind: Any = kinds[name]
+        struct, nesting = kind.served.parameters.shallow()
+        return msgspec.json.Decoder(struct).decode, nesting
 
     def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
         try:
@@ -188,10 +209,11 @@ def _is_plain(body: bytes | bytearray, messages: list[Any], max_batch: int) -> b
     )
 
 
-def _envelope(method: Method, params: type[Struct], policy: Policy, alone: bool) -> type[Struct]:
+def _envelope(method: Method, policy: Policy, alone: bool) -> type[Struct]:
     """Define the envelope of one method's requests, with its params typed."""
     # A tag may be missing where there is nothing to tell apart, but a method may not.
     tag: dict[str, Any] = {} if alone else {"tag_field": "method", "tag": method.name}
+    params = method.parameters.struct
     fields: list[Any] = [("jsonrpc", Literal["2.0"])]
     if alone:
         fields.append(("method", Literal[method.name]))

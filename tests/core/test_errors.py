@@ -20,6 +20,7 @@ from duet_rpc.errors import (
     RpcError,
     TransportError,
     UsageError,
+    misuse,
 )
 
 TABLE = {
@@ -150,7 +151,7 @@ def test_our_own_errors_may_be_raised_and_have_subclasses() -> None:
     class BadTitle(InvalidParams):
         message = "Bad title"
 
-    assert (BadTitle().code, BadTitle().misuse, Overloaded().misuse) == (-32602, None, None)
+    assert (BadTitle().code, misuse(BadTitle()), misuse(Overloaded())) == (-32602, None, None)
 
 
 def test_a_constructor_that_forgets_ours_leaves_an_error_all_the_same() -> None:

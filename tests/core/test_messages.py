@@ -346,6 +346,29 @@ def test_a_message_that_is_no_text_is_made_one() -> None:
     assert json.loads(error_object(RpcError(404, code=5)))["message"] == "404"  # type: ignore[arg-type]
 
 
+class Broken(RpcError):
+    code = 4711
+
+    def __init__(self, message: Any = None) -> None:
+        self.message = message
+
+    @property
+    def data(self) -> Any:
+        raise KeyError("of somebody's own")
+
+
+class Speechless:
+    def __str__(self) -> str:
+        raise KeyError("of somebody's own")
+
+
+def test_an_error_that_fails_itself_is_answered_all_the_same() -> None:
+    assert json.loads(error_object(Broken("broken"))) == {"code": 4711, "message": "broken"}
+    assert json.loads(error_object(Broken(Speechless())))["message"] == "Internal error"
+    told = decode_error(b'{"code":4711,"message":"broken","data":1}')
+    assert told is not None and (told.code, told.message, told.data) == (4711, "broken", 1)
+
+
 def test_the_error_of_an_answer_is_read() -> None:
     error = decode_error(b'{"code":-32601,"message":"Method not found","data":[1],"more":2}')
     assert error is not None

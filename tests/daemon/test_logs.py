@@ -1,5 +1,6 @@
 """The log: where it goes, what a line says, and what must never stand in it."""
 
+import logging
 import os
 import pty
 import re
@@ -308,6 +309,18 @@ def test_a_log_whose_file_is_gone_for_good_goes_to_stderr(
     logs.note("warn", "later")
     logs.close()
     assert [line.split()[2] for line in capfd.readouterr().err.splitlines()] == ["late", "later"]
+
+
+def test_a_closed_log_takes_in_no_more_of_what_others_say(tmp_path: Path) -> None:
+    logger = logging.getLogger("duet_rpc.handler")
+    logs = [Logs(path=str(tmp_path / f"{number}.log")) for number in range(3)]
+    for each in logs:
+        each.adopt()
+        logger.warning("said")
+        each.close()
+    assert [path.read_text().count(" said ") for path in sorted(tmp_path.iterdir())] == [1, 1, 1]
+    assert logging.getLogger("duet_rpc").handlers == []
+    assert logging.getLogger("duet_rpc").propagate
 
 
 SERVE = """

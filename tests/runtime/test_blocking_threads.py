@@ -15,6 +15,7 @@ import pytest
 
 from duet_rpc import Service, testing
 from duet_rpc.blocking import Client
+from duet_rpc.blocking_reply import Gate
 from duet_rpc.connection import Connection
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from tests.runtime.faces import PATIENCE, Peer, Scripted
@@ -183,6 +184,45 @@ def test_closing_sends_nothing_although_the_turn_of_a_call_has_come() -> None:
         replies[1].result()
     server.join()
     assert seen == []
+
+
+def test_whoever_is_passed_the_lead_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose call another thread has sent, and that runs as soon as its gate is open."""
+    open_gate = Gate.open
+
+    def open_and_switch(gate: Gate) -> None:
+        open_gate(gate)
+        time.sleep(0.001)  # stands for a switch of threads right there
+
+    monkeypatch.setattr(Gate, "open", open_and_switch)
+    with testing.connect_blocking(make_service(), timeout=None) as client:
+
+        def work(number: int) -> None:
+            for value in range(30):
+                assert client.call("echo", {"value": value}) == value
+
+        in_threads(6, work)
+
+
+@pytest.mark.parametrize("framing", ["lsp", "ndjson"])
+def test_closing_ends_although_the_server_never_stops_talking(framing: str) -> None:
+    said = b"1\n" if framing == "ndjson" else b"Content-Length: 1\r\n\r\n1"
+
+    def script(peer: Peer) -> None:
+        peer.socket.recv(1000)
+        try:
+            while True:
+                peer.socket.sendall(said * 10_000)
+        except OSError:
+            pass  # the client is gone
+
+    server = Scripted(script)
+    client = Client(server, framing=framing)  # type: ignore[arg-type]
+    with client:
+        client.notify("hello")
+        time.sleep(0.1)  # for its buffers to fill
+    server.join()
+    assert client.stats.faults < 400_000  # without a bound there are millions
 
 
 def test_losing_the_connection_wakes_everybody() -> None:

@@ -11,6 +11,7 @@ from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError
 from duet_rpc.framing import Frame
 from duet_rpc.framing.line import LineFraming
+from duet_rpc.parameters import Parameters
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
 from duet_rpc.results import Decode
 from duet_rpc.service import Service
@@ -587,6 +588,52 @@ def test_what_a_large_answer_was_made_of_is_kept_while_the_answer_is_on_its_way(
     (answer,) = one.send(request("size", {"value": "x" * 200_000}, id=1))
     assert result(answer) == 200_000
     assert (one.connection.dispatcher.spent is not None) is behind
+
+
+def test_a_large_request_that_was_read_behind_is_not_kept() -> None:
+    service = Service()
+
+    @service.query
+    def size(value: Any) -> int:
+        read_meanwhile(sender, b"")
+        return len(value)
+
+    sender = Line(ONE, service)
+    put_down(sender)
+    (answer,) = sender.send(request("size", {"value": "x" * 200_000}, id=1))
+    assert result(answer) == 200_000
+    assert sender.connection.dispatcher.spent is None
+
+
+def test_a_large_request_that_goes_the_long_way_is_not_kept() -> None:
+    one = line(ONE)
+    deep = b"[" * 70 + b"]" * 70
+    body = b'{"a":"%b","_meta":%b}' % (b"x" * 70_000, deep)
+    (answer,) = one.send(b'{"jsonrpc":"2.0","id":1,"method":"quick","params":%b}' % body)
+    assert json.loads(answer)["error"]["code"] == -32700
+    assert one.connection.dispatcher.spent is None
+
+
+def test_large_params_are_prepared_for_their_own_method_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Service()
+    for name in ("first", "second", "third"):
+        service.query(name=name)(lambda value: len(value))
+    prepared: list[Parameters] = []
+    shallow = Parameters.shallow
+
+    def prepare(parameters: Parameters) -> Any:
+        prepared.append(parameters)
+        return shallow(parameters)
+
+    monkeypatch.setattr(Parameters, "shallow", prepare)
+    one = Line(ONE, service)
+    for id in (1, 2):
+        (answer,) = one.send(request("second", {"value": "x" * 70_000}, id=id))
+        assert result(answer) == 70_000
+    second = service.get("second")
+    assert second is not None and prepared == [second.parameters]
 
 
 @pytest.mark.parametrize("depth", [1, 8, 9, 40, 62, 63])
