@@ -109,6 +109,8 @@ def test_params_from_files_and_stdin(
         (["add", "--format", "xml"], "--format"),
         (["add", "--no-such-option"], "No such option"),
         (["add", "idempotency_key:=5", "--command"], "an idempotency key is text"),
+        (["key_of", "--key", ""], "the idempotency key is empty .*unset.* leave it out"),
+        (["key_of", "idempotency_key="], "the idempotency key is empty"),
     ],
 )
 def test_what_cannot_be_understood_is_not_sent(

@@ -96,6 +96,11 @@ def command(
     params = read_params(items, json, Sources())
     if isinstance(params, dict) and "idempotency_key" in params and key is None and not notify:
         key = _key_of(params)
+    if key == "":
+        raise click.UsageError(
+            "the idempotency key is empty (is a shell variable unset?): every call would be a"
+            " command of its own. Give a key, or leave it out to have one made"
+        )
     attempt = Attempt(method=method, key=key, sent=False, given_as_text=text_items(items))
     call = _Call(server, attempt, params, is_command)
     failure: DuetError | None = None
@@ -162,7 +167,8 @@ class _Call:
         if self._is_command is None and attempt.key is None:
             self._is_command, is_known = self._look_up(client)
         if self._is_command or attempt.key is not None:
-            attempt.key = attempt.key or new_key()
+            if attempt.key is None:
+                attempt.key = new_key()
             params = Raw(params_with_key(params, attempt.key))
         # Only our own servers are known to bear the token that asks for news.
         wants_news = is_known and (params is None or isinstance(self._params, dict))
