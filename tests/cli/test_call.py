@@ -495,7 +495,11 @@ def test_an_unknown_outcome_names_the_operators_command(on_unix: OnSocket) -> No
     store.close()
     ran = run("call", on_unix.address, "wait_for", "path=x", "--key", "k1")
     assert ran.code == 1 and "error -32014" in ran.err, ran
-    assert "duet-rpc commands show wait_for k1" in ran.err, ran
+    line = next(line for line in ran.err.splitlines() if "duet-rpc commands show" in line)
+    words = shlex.split(line.replace("URL", "sqlite:///commands.db"))[1:]
+    assert words[:4] == ["commands", "show", "wait_for", "k1"] and "--store" in words
+    shown = run(*words, "--principal", record.identity.principal, cwd=on_unix.directory)
+    assert shown.code == 0 and "unknown" in shown.out, shown
 
 
 def test_a_lost_connection_leaves_the_key(on_unix: OnSocket) -> None:

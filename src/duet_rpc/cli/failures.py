@@ -200,8 +200,9 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
             return [
                 "A run was cut off, and nobody can know whether its effect happened; it is not run"
                 " again.",
-                "Its operator can look it up and settle it:"
-                f" duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}",
+                "Its operator can look it up and settle it, in the store that the server was given:",
+                f"  duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}"
+                " --store URL",
             ]
         case ResultUnserializable():
             return ["It happened; only its result cannot be sent.", *_in_the_log(error)]
