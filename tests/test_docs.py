@@ -1,7 +1,8 @@
 """The documentation is run: its Python, its links; and what no file of the tree may hold.
 
-Every ``python`` block of a page runs, in order, in one namespace, as a reader would type them. No
-block can be exempt: a snippet that cannot run is not shown. Other languages are not run here; what
+Every ``python`` block of a page runs, in order, in one namespace, as a reader would type them. One
+that begins with the name of a file (``# sums.py``) is also saved under it. No block can be exempt: a
+snippet that cannot run is not shown. Other languages are not run here; what
 the how-tos show for an editor is run by the interop tests.
 """
 
@@ -84,6 +85,9 @@ def run(page: Path, blocks: list[Block], directory: Path) -> None:
     done = directory / "every-block-has-run"
     workplace = directory / "workplace"
     workplace.mkdir()
+    for block in blocks:
+        if named := re.match(r"# (\w+\.py)\n", block.text):
+            (workplace / named[1]).write_text(block.text, "utf-8")
     finished = subprocess.run(
         [sys.executable, "-c", RUNNER, str(page), str(done)]
         + [f"{block.line}:{block.text}" for block in blocks],
@@ -169,6 +173,11 @@ def test_blocks_share_a_namespace_and_outlive_an_exit(tmp_path: Path) -> None:
     text = (
         "```python\nx = 1\nraise SystemExit\n```\n\n- item\n\n  ```python\n  assert x == 1\n  ```\n"
     )
+    run(tmp_path / "page.md", python_blocks(text), tmp_path)
+
+
+def test_a_block_that_names_its_file_is_saved(tmp_path: Path) -> None:
+    text = "```python\n# one.py\nx = 1\n```\n```python\nimport one\nassert one.x == 1\n```\n"
     run(tmp_path / "page.md", python_blocks(text), tmp_path)
 
 

@@ -204,6 +204,7 @@ def test_a_server_that_dies_in_the_middle(place: Path) -> None:
     assert ran.code == 3, ran
     assert "exited with status 3" in ran.err and "| last words" in ran.err, ran
     assert "Whether it happened is not known." in ran.err, ran
+    assert "takes effect at most once" in ran.err and "happens once" not in ran.err, ran
     key = ran.json["idempotency_key"]
     assert f"duet-rpc call die --format json --key {key} -- python sums.py" in ran.err, ran
     assert ran.json["failure"] == "connection-lost" and ran.json["retryable"], ran

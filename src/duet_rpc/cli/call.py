@@ -75,7 +75,8 @@ def command(
     a file, @- from stdin.
 
     A command is sent under an idempotency key. When nobody can say whether it happened, the key is
-    shown, to send the very same command again: it happens once.
+    shown, to send the very same command again: under one key it takes effect at most once, or again
+    if it is declared retry safe.
 
     \b
     duet-rpc call tcp://127.0.0.1:8765 notes.add text=milk tags:='["shop"]'

@@ -140,7 +140,8 @@ def _again(attempt: Attempt) -> list[str]:
     if attempt.key is None:
         return []
     return [
-        "Sent again under its key it happens once, for as long as the server's store remembers it:",
+        "Sent again under its key it takes effect at most once (again, if it is retry safe), for as"
+        " long as the server's store remembers it:",
         f"  {attempt.retry_line}" if attempt.retry_line else f"  --key {attempt.key}",
     ]
 
