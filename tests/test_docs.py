@@ -1,9 +1,9 @@
 """The documentation is run: its Python, its links; and what no file of the tree may hold.
 
 Every ``python`` block of a page runs, in order, in one namespace, as a reader would type them. One
-that begins with the name of a file (``# sums.py``) is also saved under it. No block can be exempt: a
-snippet that cannot run is not shown. Other languages are not run here; what
-the how-tos show for an editor is run by the interop tests.
+that begins with the name of a file (``# sums.py``) is also saved under it. No block can be exempt:
+a snippet that cannot run is not shown. Other languages are not run here; what the how-tos show for
+an editor is run by the interop tests.
 """
 
 import re

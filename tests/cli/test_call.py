@@ -407,7 +407,8 @@ def test_any_number_of_values_may_be_none(on_tcp: OnSocket) -> None:
 
 def test_a_text_under_an_unknown_name_is_not_a_question_of_its_type(place: Path) -> None:
     ran = run("call", "add", "a:=1", "b:=2", "c=3", *SUMS, cwd=place)
-    assert "c: expected no such parameter" in ran.err and "is text" not in ran.err, ran
+    said = "c: expected a parameter named a or b, received an unknown name"
+    assert said in ran.err and "is text" not in ran.err, ran
 
 
 def test_an_answer_that_is_too_large_is_told(place: Path) -> None:
@@ -423,7 +424,8 @@ def test_an_answer_that_is_too_large_is_told(place: Path) -> None:
 def test_a_key_for_a_query_says_what_to_leave_out(words: tuple[str, ...], place: Path) -> None:
     ran = run("call", "add", "a:=1", "b:=2", *words, *SUMS, cwd=place)
     assert ran.code == 1, ran
-    assert "add is no command: leave out --key and --command." in ran.err, ran
+    assert "idempotency_key: expected no key (add is a query), received a key" in ran.err, ran
+    assert "Leave out --key and --command." in ran.err, ran
 
 
 def test_the_same_key_is_the_same_command(on_unix: OnSocket) -> None:

@@ -26,6 +26,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.wording import UNKNOWN_NAME
 
 ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5
 INTERRUPTED = 130
@@ -201,7 +202,7 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
             return [
                 "A run was cut off, and nobody can know whether its effect happened; it is not run"
                 " again.",
-                "Its operator can look it up and settle it, in the store that the server was given:",
+                "Its operator can look it up and settle it, in the store that the server uses:",
                 f"  duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}"
                 " --store URL",
             ]
@@ -244,9 +245,9 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
         return ["Give one with --key KEY, or have one made with --command."]
     param = str(data.get("param"))
     expected = str(data.get("expected"))
-    is_unknown = expected.startswith("no such parameter")
-    if is_unknown and param == "idempotency_key" and attempt.key:
-        return [f"{safe(attempt.method)} is no command: leave out --key and --command."]
+    if expected.startswith("no key") and attempt.key is not None:
+        return ["Leave out --key and --command."]
+    is_unknown = data.get("received") == UNKNOWN_NAME
     other_type = not is_unknown and "string" not in expected and '"' not in expected
     if other_type and param in attempt.given_as_text:
         return [f"{safe(param)}=... is text; write {safe(param)}:=... for other values."]
