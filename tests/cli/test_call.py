@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.cli.failures import Attempt, advice
+from duet_rpc.cli.failures import Attempt, advice, similar
 from duet_rpc.errors import InProgress
 from duet_rpc.ledger import SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
@@ -283,6 +283,24 @@ def test_a_wrong_name_is_told_with_what_may_be_meant(
     assert ran.code == 1 and f"Did you mean {meant}?" in ran.err, ran
     ran = run("call", on_tcp.address, "something.else.entirely")
     assert ran.code == 1 and "`duet-rpc list` shows what there is" in ran.err, ran
+
+
+@pytest.mark.parametrize(
+    ("method", "meant"),
+    [
+        ("get", "Did you mean shop.get?"),
+        ("shop.gte", "Did you mean shop.get?"),
+        ("Shop.Get", "Did you mean shop.get?"),
+        ("shop_get", "Did you mean shop.get?"),
+        ("shp.put", "Did you mean shop.put?"),
+        ("versoin", "Did you mean version?"),
+        ("store.find", "Did you mean shop.find or stock.find?"),
+        ("shop.delete", "`duet-rpc list` shows what there is."),
+    ],
+)
+def test_only_names_that_are_close_are_suggested(method: str, meant: str) -> None:
+    known = ["shop.get", "shop.put", "shop.find", "stock.find", "exit", "version", "shutdown"]
+    assert similar(Attempt(method=method, known_methods=known)) == [meant]
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(on_tcp: OnSocket) -> None:

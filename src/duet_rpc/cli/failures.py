@@ -42,6 +42,10 @@ _ALIVE = 1000
 """Milliseconds to wait for a run that is known to go on; for another, until its lease is over."""
 
 
+_ALIKE, _NEARLY = 0.65, 0.1
+"""How alike a name has to be to be meant, and how much less than the most alike one."""
+
+
 class Interrupted(TransportError):
     """The person stopped waiting."""
 
@@ -228,15 +232,26 @@ def _in_the_log(error: RpcError) -> list[str]:
 
 def similar(attempt: Attempt) -> list[str]:
     """Say which methods may have been meant."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(attempt.method, attempt.known_methods, n=3, cutoff=0.5)
-    if not close:
-        last = attempt.method.rpartition(".")[2]
-        close = [name for name in attempt.known_methods if name.rpartition(".")[2] == last][:3]
+    likeness = {name: _likeness(attempt.method, name) for name in attempt.known_methods}
+    best = max(likeness.values(), default=0.0)
+    near = max(_ALIKE, best - _NEARLY)
+    close = [name for name in likeness if likeness[name] >= near][:3]
     if close:
         return [f"Did you mean {' or '.join(map(safe, close))}?"]
     return ["`duet-rpc list` shows what there is."]
+
+
+def _likeness(one: str, other: str) -> float:
+    """Say how alike two names are, from 0 to 1.
+
+    The last word counts twice: the methods of a service all begin alike, and `get` is likely to be
+    `shop.get`.
+    """
+    from difflib import SequenceMatcher
+
+    one, other = one.casefold(), other.casefold()
+    pairs = ((one, other), (one.rpartition(".")[2], other.rpartition(".")[2]))
+    return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs) / 2
 
 
 def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
