@@ -158,7 +158,7 @@ def test_a_page_for_people(store: Store, url: str) -> None:
     )
     words = ("show", "bank.transfer", "of-another", "--principal", "uid:7")
     ran = on_terminal("commands", *words, "--store", url, "--no-color")
-    assert "resolve bank.transfer of-another --principal uid:7 --result" in ran.out, ran
+    assert "resolve bank.transfer of-another --principal uid:7 --store URL --result" in ran.out, ran
     ran = on_terminal("commands", "show", "bank.transfer", "failed", "--store", url, "--no-color")
     assert '"message": "Insufficient funds"' in ran.out, ran
 
