@@ -30,16 +30,18 @@ def main() -> None:
         if arguments.compare:
             peers = [*roster.ours(), *stack.enter_context(_revision(arguments.compare))]
         else:
-            for line in roster.set_up():
-                _say(line)
             peers = [*roster.ours(), *roster.peers()]
             if arguments.quick and not arguments.peers:
                 peers = [peer for peer in peers if peer.slowness < 5 or peer.kind == "ours"]
         if arguments.peers:
             wanted = arguments.peers.split(",")
             peers = [peer for peer in peers if any(peer.name.startswith(word) for word in wanted)]
+        roles = {ITEMS[key].role for key in keys}
+        peers = [peer for peer in peers if roles & peer.roles]
+        for line in roster.set_up(peers):
+            _say(line)
         results = _run(_usable(peers), keys, scale)
-    print(report.ratios(results), report.scaling(results), report.goals(results), sep="\n\n")
+    print(report.summary(results))
     partial = arguments.quick or arguments.only or arguments.peers or arguments.compare
     if not partial:
         report.write(results, scale, Path(ROOT, "bench", "results"))

@@ -120,12 +120,34 @@ GOALS = [
 ]
 
 
+_RATIOS = (
+    "Our own figure, then how many times better we are than each other; below 1× the other is"
+    " better."
+)
+_GOALS = (
+    "Goals are the other way round: our figure divided by the other's. Less is better, but of a"
+    " rate (at least) more."
+)
+
+
+def summary(results: Results) -> str:
+    """The tables of a run, as a terminal shows them."""
+    reached = goals(results)
+    parts = [
+        _RATIOS,
+        ratios(results),
+        scaling(results),
+        *([_GOALS, reached] if reached else []),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
 def ratios(results: Results) -> str:
     """The one table: our medians, and how many times better than each other we are."""
     ours, *others = results.columns()
     table = [["work", ours, *others]]
     for key, name, figure in results.rows():
-        if key == "W12" and len(others) > 1:
+        if key == "W12" and len(others) != 1:
             continue  # ours alone; it has a table of its own
         variants = [peer for peer in results.peers if peer.column == ours]
         shown = [peer for peer in variants if results.samples(key, name, peer.name)]
@@ -287,6 +309,8 @@ def write(results: Results, scale: Scale, folder: Path) -> None:
 
 ## Goals
 
+{_GOALS}
+
 {goals(results)}
 
 Of the goals on W3, the first five are for the sequential server: the policy `EDITOR`, one request
@@ -296,7 +320,7 @@ are ready together share a write. Each stands beside a minimum that writes in th
 
 ## Ratios
 
-Our own figure, then how many times better we are than each other; below 1× the other is better.
+{_RATIOS}
 A row without a variant is the usual way: sequential server, asyncio client, standard event loop.
 "on uvloop" and "blocking" are other clients (in W2 with 64 threads), "raw" passes values through
 undecoded at both ends and "raw server" at one, "bare client" puts one and the same minimal client

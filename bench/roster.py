@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -179,8 +179,16 @@ def _limit(name: str, script: str, roles: str, *words: str) -> Peer:
     return Peer(name, program, frozenset(roles.split()), imports=load, kind="limit")
 
 
-def set_up() -> Iterator[str]:
-    """Install the peers where they are missing or older than their pins; tell what is done."""
+def set_up(peers: Sequence[Peer]) -> Iterator[str]:
+    """Install what these need, where it is missing or older than its pins; tell what is done."""
+    words = [word for peer in peers for word in (*peer.program, *peer.server)]
+    if PEERS_PYTHON in words:
+        yield from _set_up_python()
+    if any(word.startswith(str(NODE)) for word in words):
+        yield from _set_up_node()
+
+
+def _set_up_python() -> Iterator[str]:
     wanted = REQUIREMENTS.read_text(encoding="utf-8")
     stamp = ENVIRONMENT / "installed.txt"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
@@ -189,6 +197,9 @@ def set_up() -> Iterator[str]:
         install = [PEERS_PYTHON, "-m", "pip", "install", "--quiet", "-r", str(REQUIREMENTS)]
         subprocess.run(install, check=True)
         stamp.write_text(wanted, encoding="utf-8")
+
+
+def _set_up_node() -> Iterator[str]:
     if shutil.which("npm") is None:
         yield "npm is not installed: the Node peers are left out"
         return

@@ -92,6 +92,9 @@ async def call_side_by_side(town: Town) -> None:
     """Many calls on one connection; one that times out hurts nobody"""
     async with Client.spawn(sys.executable, __file__, "serve-slow", timeout=30) as client:
         await client.query("slow.answer", {"number": 0, "seconds": 0})
+        town.stage.sent(
+            "slow.answer", "15 calls of 0.3 s each, and one of 60 s that may take 0.2 s"
+        )
         began = time.monotonic()
         calls = [
             client.query("slow.answer", {"number": number, "seconds": 0.3}) for number in range(15)
@@ -119,6 +122,7 @@ async def lose_the_server(town: Town) -> None:
             asyncio.ensure_future(client.call("slow.answer", {"number": n, "seconds": 60}))
             for n in range(10)
         ]
+        town.stage.sent("slow.answer", f"10 calls of 60 s each; then kill -9 {pid}")
         await asyncio.sleep(0.05)
         os.kill(pid, signal.SIGKILL)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

@@ -1,8 +1,9 @@
 """The documentation is run: its Python, its links; and what no file of the tree may hold.
 
-Every ``python`` block of a page runs, in order, in one namespace, as a reader would type them. No
-block can be exempt: a snippet that cannot run is not shown. Other languages are not run here; what
-the how-tos show for an editor is run by the interop tests.
+Every ``python`` block of a page runs, in order, in one namespace, as a reader would type them. One
+that begins with the name of a file (``# sums.py``) is saved under it and run as a program. No block
+can be exempt: a snippet that cannot run is not shown. Other languages are not run here; what the
+how-tos show for an editor is run by the interop tests.
 """
 
 import re
@@ -67,10 +68,15 @@ def python_blocks(page: str) -> list[Block]:
 # Runs in a process of its own. A block may end with SystemExit, as a server does when its input is
 # at its end. Line numbers are those of the page. The last line tells that no block was left out.
 RUNNER = """
-import sys
+import re, subprocess, sys
 page, done, *blocks = sys.argv[1:]
 for block in blocks:
     line, _, text = block.partition(":")
+    if named := re.match(r"# (\\w+\\.py)\\n", text):
+        with open(named[1], "w", encoding="utf-8") as file:
+            file.write(text)
+        subprocess.run([sys.executable, named[1]], check=True)
+        continue
     try:
         exec(compile("\\n" * (int(line) - 1) + text, page, "exec"), globals())
     except SystemExit as end:
@@ -170,6 +176,14 @@ def test_blocks_share_a_namespace_and_outlive_an_exit(tmp_path: Path) -> None:
         "```python\nx = 1\nraise SystemExit\n```\n\n- item\n\n  ```python\n  assert x == 1\n  ```\n"
     )
     run(tmp_path / "page.md", python_blocks(text), tmp_path)
+
+
+def test_a_block_that_names_its_file_is_saved_and_run_by_itself(tmp_path: Path) -> None:
+    text = "```python\n# one.py\nx = 1\n```\n```python\nimport one\nassert one.x == 1\n```\n"
+    run(tmp_path / "page.md", python_blocks(text), tmp_path)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(AssertionError, match=r"one\.py.*line 2"):
+        run(tmp_path, python_blocks("```python\n# one.py\nassert 0\n```\n"), tmp_path / "again")
 
 
 def test_a_failing_block_is_told_by_its_line_on_the_page(tmp_path: Path) -> None:

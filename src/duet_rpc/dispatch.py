@@ -39,6 +39,7 @@ from duet_rpc.policy import Notifications, Policy
 from duet_rpc.promise import Promise
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.straight import Unserializable, straight_line
+from duet_rpc.wording import printable
 
 
 class Log(Protocol):
@@ -168,6 +169,9 @@ def _short(raw: Raw | UnsetType) -> Any:
         return None
 
 
+_COROUTINE = "Encoding objects of type coroutine is unsupported"
+"""How msgspec refuses the result of a handler that has not awaited it."""
+
 _MAX_KEY = 255
 _MAX_SHORT = 12 * _MAX_KEY + 2
 """The longest spelling of a key: every character two escaped halves, and the quotes."""
@@ -207,7 +211,8 @@ class Dispatcher:
         id = message.id if isinstance(message, Request) else None
         method = self.service.get(message.method)
         if method is None:
-            raise MethodNotFound(data={"detail": "no method of this name is served here"})
+            name = printable(message.method)
+            raise MethodNotFound(data={"detail": f"no method '{name}' is served here"})
         self._check_id(method, id)
         try:
             bound = method.parameters.bind(message.params)
@@ -261,14 +266,18 @@ class Dispatcher:
         received = "nothing" if key is UNSET else "another value"
         if isinstance(key, str):
             received = f"{len(key)} characters" if key.isprintable() else "unprintable characters"
-        raise InvalidParams(
-            data={
-                "reason": f"idempotency-key-{'missing' if key is UNSET else 'invalid'}",
-                "param": KEY,
-                "expected": f"string of 1 to {_MAX_KEY} printable characters",
-                "received": received,
-            }
-        )
+        data = {
+            "reason": f"idempotency-key-{'missing' if key is UNSET else 'invalid'}",
+            "param": KEY,
+            "expected": f"string of 1 to {_MAX_KEY} printable characters",
+            "received": received,
+        }
+        if key is UNSET:
+            data["detail"] = (
+                f"{method.name} is a command and needs a key: client.command and `duet-rpc call`"
+                " send one"
+            )
+        raise InvalidParams(data=data)
 
     def facts(self, name: str, error: RpcError) -> dict[str, Any]:
         """Say what of a refusal may stand in the log: words of ours, and none of the caller's."""
@@ -332,7 +341,10 @@ class Dispatcher:
             elif not isinstance(error, InternalError):  # which has a reference, and only we know it
                 return error
         if isinstance(error, Unserializable):
-            return self._unforeseen("a result cannot be sent", error, job)
+            text = "a result cannot be sent"
+            if str(error.__cause__) == _COROUTINE:
+                text += ": it is or holds a coroutine; an await is missing in the handler"
+            return self._unforeseen(text, error, job)
         if job.answered and type(error).__name__ == "CancelledError":
             return Cancelled()  # its caller has been told, or is gone
         return self._unforeseen(text, error, job)

@@ -128,9 +128,10 @@ class Parameters:
                 return self._none_but_what_travels_beside(params)
             return self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError as error:
-            raise explain(
-                error, params or b"{}", self._hints, self._positions, self._rest_name
-            ) from None
+            refused = explain(error, params or b"{}", self._hints, self._positions, self._rest_name)
+            if refused.data["param"] == KEY and KEY not in self._hints:
+                refused = invalid(KEY, f"no key ({self._method} is a query)", "a key")
+            raise refused from None
 
     def give_key(self, bound: Bound, key: str | None) -> None:
         """Hand the idempotency key, or None if there is none, to a handler that asks for it."""

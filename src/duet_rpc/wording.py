@@ -129,6 +129,9 @@ _WRONG_TYPE = r"Expected `([^`]*)`, got `([^`]*)`"
 _BEYOND_LIMIT = r"Expected `([^`]*)` (.*)"
 _STEP = r"\[(\.\.\.|\d+)\]|([^.\[]+)"
 
+UNKNOWN_NAME = "an unknown name"
+"""What was received in place of a parameter, or a member, that there is."""
+
 _MAX_LOOK = 4096
 _MAX_SENTENCE = 4096
 _MAX_SHOWN = 80
@@ -179,9 +182,7 @@ def explain(
         return invalid(_joined(steps), type_name(hint), "nothing", hint)
     if sentence.startswith(_UNKNOWN):
         name = sentence[len(_UNKNOWN) :].removesuffix("`")
-        known = f"no such parameter (known: {', '.join(hints) or 'none'})"
-        expected = "no such member" if steps else known
-        return invalid(_joined([*steps, _shortened(name)]), expected, "a value")
+        return invalid(_joined([*steps, _shortened(name)]), _known(hints, steps), UNKNOWN_NAME)
     if not steps and (match := pattern(_TOO_SHORT).match(sentence)):
         name = positions[int(match[1])]
         return invalid(name, type_name(hints[name]), "nothing", hints[name])
@@ -197,6 +198,22 @@ def explain(
     if sentence.endswith("out of range"):
         return invalid(param, type_name(hint), "a number out of range", hint)
     return invalid(param, type_name(hint), _shown(params, values), hint)
+
+
+def _known(hints: Mapping[str, Any], steps: list[str]) -> str:
+    """Say which names there are: of the parameters, or of the members of what a path leads to."""
+    kind, names = "parameter", list(hints)
+    if steps:
+        kind, names = (
+            "member",
+            list(getattr(_hint_at(hints, steps), "__struct_encode_fields__", ())),
+        )
+        if not names:
+            return "a known member"
+    if not names:
+        return "no parameters"
+    *others, last = names
+    return f"a {kind} named " + (f"{', '.join(others)} or {last}" if others else last)
 
 
 def _joined(steps: list[str]) -> str:
@@ -239,6 +256,11 @@ def _shown(params: bytes, steps: list[str]) -> str:
     except (msgspec.ValidationError, LookupError, TypeError):
         return "another value"
     return _shortened(msgspec.json.encode(value).decode())
+
+
+def printable(text: str) -> str:
+    """Say a caller's own word back: short, and without what a terminal would act on."""
+    return "".join(each if each.isprintable() else "?" for each in _shortened(text))
 
 
 def _shortened(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.cli.failures import Attempt, advice
+from duet_rpc.cli.failures import Attempt, advice, similar
 from duet_rpc.errors import InProgress
 from duet_rpc.ledger import SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
@@ -109,6 +109,8 @@ def test_params_from_files_and_stdin(
         (["add", "--format", "xml"], "--format"),
         (["add", "--no-such-option"], "No such option"),
         (["add", "idempotency_key:=5", "--command"], "an idempotency key is text"),
+        (["key_of", "--key", ""], "the idempotency key is empty .*unset.* leave it out"),
+        (["key_of", "idempotency_key="], "the idempotency key is empty"),
     ],
 )
 def test_what_cannot_be_understood_is_not_sent(
@@ -202,6 +204,7 @@ def test_a_server_that_dies_in_the_middle(place: Path) -> None:
     assert ran.code == 3, ran
     assert "exited with status 3" in ran.err and "| last words" in ran.err, ran
     assert "Whether it happened is not known." in ran.err, ran
+    assert "takes effect at most once" in ran.err and "happens once" not in ran.err, ran
     key = ran.json["idempotency_key"]
     assert f"duet-rpc call die --format json --key {key} -- python sums.py" in ran.err, ran
     assert ran.json["failure"] == "connection-lost" and ran.json["retryable"], ran
@@ -280,6 +283,24 @@ def test_a_wrong_name_is_told_with_what_may_be_meant(
     assert ran.code == 1 and f"Did you mean {meant}?" in ran.err, ran
     ran = run("call", on_tcp.address, "something.else.entirely")
     assert ran.code == 1 and "`duet-rpc list` shows what there is" in ran.err, ran
+
+
+@pytest.mark.parametrize(
+    ("method", "meant"),
+    [
+        ("get", "Did you mean shop.get?"),
+        ("shop.gte", "Did you mean shop.get?"),
+        ("Shop.Get", "Did you mean shop.get?"),
+        ("shop_get", "Did you mean shop.get?"),
+        ("shp.put", "Did you mean shop.put?"),
+        ("versoin", "Did you mean version?"),
+        ("store.find", "Did you mean shop.find or stock.find?"),
+        ("shop.delete", "`duet-rpc list` shows what there is."),
+    ],
+)
+def test_only_names_that_are_close_are_suggested(method: str, meant: str) -> None:
+    known = ["shop.get", "shop.put", "shop.find", "stock.find", "exit", "version", "shutdown"]
+    assert similar(Attempt(method=method, known_methods=known)) == [meant]
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(on_tcp: OnSocket) -> None:
@@ -404,7 +425,8 @@ def test_any_number_of_values_may_be_none(on_tcp: OnSocket) -> None:
 
 def test_a_text_under_an_unknown_name_is_not_a_question_of_its_type(place: Path) -> None:
     ran = run("call", "add", "a:=1", "b:=2", "c=3", *SUMS, cwd=place)
-    assert "c: expected no such parameter" in ran.err and "is text" not in ran.err, ran
+    said = "c: expected a parameter named a or b, received an unknown name"
+    assert said in ran.err and "is text" not in ran.err, ran
 
 
 def test_an_answer_that_is_too_large_is_told(place: Path) -> None:
@@ -420,7 +442,8 @@ def test_an_answer_that_is_too_large_is_told(place: Path) -> None:
 def test_a_key_for_a_query_says_what_to_leave_out(words: tuple[str, ...], place: Path) -> None:
     ran = run("call", "add", "a:=1", "b:=2", *words, *SUMS, cwd=place)
     assert ran.code == 1, ran
-    assert "add is no command: leave out --key and --command." in ran.err, ran
+    assert "idempotency_key: expected no key (add is a query), received a key" in ran.err, ran
+    assert "Leave out --key and --command." in ran.err, ran
 
 
 def test_the_same_key_is_the_same_command(on_unix: OnSocket) -> None:
@@ -493,7 +516,11 @@ def test_an_unknown_outcome_names_the_operators_command(on_unix: OnSocket) -> No
     store.close()
     ran = run("call", on_unix.address, "wait_for", "path=x", "--key", "k1")
     assert ran.code == 1 and "error -32014" in ran.err, ran
-    assert "duet-rpc commands show wait_for k1" in ran.err, ran
+    line = next(line for line in ran.err.splitlines() if "duet-rpc commands show" in line)
+    words = shlex.split(line.replace("URL", "sqlite:///commands.db"))[1:]
+    assert words[:4] == ["commands", "show", "wait_for", "k1"] and "--store" in words
+    shown = run(*words, "--principal", record.identity.principal, cwd=on_unix.directory)
+    assert shown.code == 0 and "unknown" in shown.out, shown
 
 
 def test_a_lost_connection_leaves_the_key(on_unix: OnSocket) -> None:

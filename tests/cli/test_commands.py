@@ -153,10 +153,12 @@ def test_ages_in_a_table(tmp_path: Path) -> None:
 def test_a_page_for_people(store: Store, url: str) -> None:
     ran = on_terminal("commands", "show", "bank.transfer", "unknown", "--store", url, "--no-color")
     assert ran.code == 0 and "at most once: it is never run again by itself" in ran.out, ran
-    assert "duet-rpc commands resolve bank.transfer unknown --result JSON" in ran.out, ran
+    assert "duet-rpc commands resolve bank.transfer unknown --store URL --result JSON" in ran.out, (
+        ran
+    )
     words = ("show", "bank.transfer", "of-another", "--principal", "uid:7")
     ran = on_terminal("commands", *words, "--store", url, "--no-color")
-    assert "resolve bank.transfer of-another --principal uid:7 --result" in ran.out, ran
+    assert "resolve bank.transfer of-another --principal uid:7 --store URL --result" in ran.out, ran
     ran = on_terminal("commands", "show", "bank.transfer", "failed", "--store", url, "--no-color")
     assert '"message": "Insufficient funds"' in ran.out, ran
 

@@ -160,4 +160,4 @@ def test_what_is_unknown_is_told_by_its_name(chosen: list[Chosen], name: str) ->
         return
     with pytest.raises(InvalidParams) as caught:
         parameters.bind(encoded(values))
-    assert caught.value.data["expected"].startswith("no such parameter (known: p0")
+    assert caught.value.data["expected"].startswith("a parameter named p0")

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -48,11 +49,30 @@ def test_the_demo_shows_requests_and_answers() -> None:
     demo = play()
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert demo.stderr == ""
-    assert "--> bank.transfer" in demo.stdout
-    assert "<-- error -32700" in demo.stdout
+    assert "-->    3 bank.transfer " in demo.stdout
+    assert "<-- null error -32700 " in demo.stdout
     assert "Every answer was the right one" in demo.stdout
+    assert "examples/bank.py" in demo.stdout.rpartition("Every answer")[2], "where the code is"
     assert ESCAPE not in demo.stdout, "colour is for terminals"
     assert all(len(line) <= 100 for line in demo.stdout.splitlines())
+    assert '"received": "string"' in demo.stdout and "..." not in demo.stdout, "nothing is cut"
+    cancelled = demo.stdout.partition("$/cancelRequest     ")[2].splitlines()[0]
+    number = re.search(r"\d+", cancelled)
+    assert number and f"-->   {number[0]} bank.audit" in demo.stdout, "the id was shown before"
+
+
+@pytest.mark.parametrize("lines", [1, 3, 60])
+def test_it_ends_quietly_when_nobody_looks_any_more(lines: int) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "demo.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert demo.stdout is not None and demo.stderr is not None
+    with demo.stdout:
+        for _ in range(lines):
+            assert demo.stdout.readline()
+    with demo.stderr:
+        assert demo.stderr.read() == b""
+    assert demo.wait(PATIENCE) == 0
 
 
 def test_it_is_coloured_on_a_terminal_unless_asked_not_to_be() -> None:

@@ -133,7 +133,16 @@ def test_a_request_is_run_and_its_result_encoded() -> None:
 def test_an_unknown_method_is_refused() -> None:
     error = refused(dispatcher(), "nothing")
     assert type(error) is MethodNotFound
-    assert error.data == {"detail": "no method of this name is served here"}
+    assert error.data == {"detail": "no method 'nothing' is served here"}
+
+
+def test_the_name_of_an_unknown_method_is_said_short_and_printable() -> None:
+    d = dispatcher()
+    assert refused(d, "a\x1b[31m\nb\u202e").data["detail"] == "no method 'a?[31m?b?' is served here"
+    said = refused(d, "n" * 10_000).data["detail"]
+    assert said == f"no method '{'n' * 77}...' is served here"
+    error = refused(d, "private")
+    assert d.facts("private", error) == {}, "the log has it in its field for the method"
 
 
 def test_params_are_checked_before_the_handler() -> None:
@@ -190,6 +199,7 @@ def test_a_key_is_optional_where_the_policy_says_so() -> None:
     error = refused(dispatcher(PRODUCTION), "pay", {"amount": 1})
     assert (error.code, error.reason) == (-32602, "idempotency-key-missing")
     assert error.data["received"] == "nothing"
+    assert error.data["detail"].startswith("pay is a command and needs a key: client.command")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +237,15 @@ def test_a_key_that_is_no_number_either_is_refused() -> None:
     params = b'{"amount":1,"idempotency_key":1e999}'
     with pytest.raises(InvalidParams):
         dispatcher().prepare(Request(b"1", "pay", params), PEER, "c1", "local")
+
+
+def test_a_key_for_a_query_is_refused_as_that() -> None:
+    error = refused(dispatcher(), "add", {"a": 1, "b": 2, "idempotency_key": "k"})
+    assert error.data == {
+        "param": "idempotency_key",
+        "expected": "no key (add is a query)",
+        "received": "a key",
+    }
 
 
 def test_a_query_has_no_key() -> None:
@@ -383,6 +402,26 @@ def test_a_result_that_cannot_be_written_is_told_and_logged_with_its_cause() -> 
     assert (answer["code"], answer["data"]["reason"]) == (-32016, "result-unserializable")
     assert answer["data"]["reference"] == "ref-1"
     assert isinstance(log.failures[0].__cause__, TypeError)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_forgotten_await_is_hinted_at_in_the_log(inside: bool) -> None:
+    async def later() -> int:
+        return 1
+
+    forgotten = later()
+    service, log = Service(), Recorder()
+
+    @service.query
+    def total() -> Any:
+        return [forgotten] if inside else forgotten
+
+    try:
+        answer = run(Dispatcher(service, SPEC, log=log), "total")
+    finally:
+        forgotten.close()
+    assert answer["code"] == -32016 and "await" not in json.dumps(answer)
+    assert "an await is missing" in log.lines[0].text
 
 
 @pytest.mark.parametrize("kind", ["bug", "exit", "internal"])

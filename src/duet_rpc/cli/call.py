@@ -75,7 +75,8 @@ def command(
     a file, @- from stdin.
 
     A command is sent under an idempotency key. When nobody can say whether it happened, the key is
-    shown, to send the very same command again: it happens once.
+    shown, to send the very same command again: under one key it takes effect at most once, or again
+    if it is declared retry safe.
 
     \b
     duet-rpc call tcp://127.0.0.1:8765 notes.add text=milk tags:='["shop"]'
@@ -96,6 +97,11 @@ def command(
     params = read_params(items, json, Sources())
     if isinstance(params, dict) and "idempotency_key" in params and key is None and not notify:
         key = _key_of(params)
+    if key == "":
+        raise click.UsageError(
+            "the idempotency key is empty (is a shell variable unset?): every call would be a"
+            " command of its own. Give a key, or leave it out to have one made"
+        )
     attempt = Attempt(method=method, key=key, sent=False, given_as_text=text_items(items))
     call = _Call(server, attempt, params, is_command)
     failure: DuetError | None = None
@@ -162,7 +168,8 @@ class _Call:
         if self._is_command is None and attempt.key is None:
             self._is_command, is_known = self._look_up(client)
         if self._is_command or attempt.key is not None:
-            attempt.key = attempt.key or new_key()
+            if attempt.key is None:
+                attempt.key = new_key()
             params = Raw(params_with_key(params, attempt.key))
         # Only our own servers are known to bear the token that asks for news.
         wants_news = is_known and (params is None or isinstance(self._params, dict))

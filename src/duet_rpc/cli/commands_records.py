@@ -38,7 +38,8 @@ def named(identity: Identity) -> str:
 def command_words(identity: Identity) -> str:
     """Write the words of a command line that mean this command."""
     principal = [] if identity.principal == "local" else ["--principal", identity.principal]
-    return safe(shlex.join([identity.method, identity.key, *principal]))
+    # Not the URL itself: it may hold a password.
+    return safe(shlex.join([identity.method, identity.key, *principal, "--store", "URL"]))
 
 
 def as_json(record: Record) -> dict[str, Any]:

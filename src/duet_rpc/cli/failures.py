@@ -26,6 +26,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.wording import UNKNOWN_NAME
 
 ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5
 INTERRUPTED = 130
@@ -39,6 +40,10 @@ EXIT_CODES = (
 
 _ALIVE = 1000
 """Milliseconds to wait for a run that is known to go on; for another, until its lease is over."""
+
+
+_ALIKE, _NEARLY = 0.65, 0.1
+"""How alike a name has to be to be meant, and how much less than the most alike one."""
 
 
 class Interrupted(TransportError):
@@ -140,7 +145,8 @@ def _again(attempt: Attempt) -> list[str]:
     if attempt.key is None:
         return []
     return [
-        "Sent again under its key it happens once, for as long as the server's store remembers it:",
+        "Sent again under its key it takes effect at most once (again, if it is retry safe), for as"
+        " long as the server's store remembers it:",
         f"  {attempt.retry_line}" if attempt.retry_line else f"  --key {attempt.key}",
     ]
 
@@ -200,8 +206,9 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
             return [
                 "A run was cut off, and nobody can know whether its effect happened; it is not run"
                 " again.",
-                "Its operator can look it up and settle it:"
-                f" duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}",
+                "Its operator can look it up and settle it, in the store that the server uses:",
+                f"  duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}"
+                " --store URL",
             ]
         case ResultUnserializable():
             return ["It happened; only its result cannot be sent.", *_in_the_log(error)]
@@ -225,15 +232,26 @@ def _in_the_log(error: RpcError) -> list[str]:
 
 def similar(attempt: Attempt) -> list[str]:
     """Say which methods may have been meant."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(attempt.method, attempt.known_methods, n=3, cutoff=0.5)
-    if not close:
-        last = attempt.method.rpartition(".")[2]
-        close = [name for name in attempt.known_methods if name.rpartition(".")[2] == last][:3]
+    likeness = {name: _likeness(attempt.method, name) for name in attempt.known_methods}
+    best = max(likeness.values(), default=0.0)
+    near = max(_ALIKE, best - _NEARLY)
+    close = [name for name in likeness if likeness[name] >= near][:3]
     if close:
         return [f"Did you mean {' or '.join(map(safe, close))}?"]
     return ["`duet-rpc list` shows what there is."]
+
+
+def _likeness(one: str, other: str) -> float:
+    """Say how alike two names are, from 0 to 1.
+
+    The last word counts twice: the methods of a service all begin alike, and `get` is likely to be
+    `shop.get`.
+    """
+    from difflib import SequenceMatcher
+
+    one, other = one.casefold(), other.casefold()
+    pairs = ((one, other), (one.rpartition(".")[2], other.rpartition(".")[2]))
+    return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs) / 2
 
 
 def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
@@ -242,9 +260,9 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
         return ["Give one with --key KEY, or have one made with --command."]
     param = str(data.get("param"))
     expected = str(data.get("expected"))
-    is_unknown = expected.startswith("no such parameter")
-    if is_unknown and param == "idempotency_key" and attempt.key:
-        return [f"{safe(attempt.method)} is no command: leave out --key and --command."]
+    if expected.startswith("no key") and attempt.key is not None:
+        return ["Leave out --key and --command."]
+    is_unknown = data.get("received") == UNKNOWN_NAME
     other_type = not is_unknown and "string" not in expected and '"' not in expected
     if other_type and param in attempt.given_as_text:
         return [f"{safe(param)}=... is text; write {safe(param)}:=... for other values."]
