@@ -17,8 +17,12 @@ from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Log
 from duet_rpc.errors import (
     CallTimeout,
+    ConnectFailed,
     DeadlineExceeded,
+    Overloaded,
     RpcError,
+    ShuttingDown,
+    StoreUnavailable,
     TransportError,
     UsageError,
 )
@@ -32,6 +36,8 @@ T = TypeVar("T")
 
 USUAL: float = -1
 """Stands for the client's own timeout."""
+NOT_BEGUN = (ConnectFailed, Overloaded, ShuttingDown, StoreUnavailable)
+"""What a try ends with of which the server has run nothing."""
 
 
 class Expected(Struct, frozen=True):
@@ -243,22 +249,30 @@ class Caller:
     ) -> Any:
         if retry is None:
             return await self._face.request(method, params, expected)
-        begun = self._face.now()
-        for delay in retry.delays():
+        begun, delays = self._face.now(), retry.delays()
+        doubt: RpcError | TransportError | None = None
+        while True:
+            delay = next(delays, None)
             try:
                 return await self._face.request(method, params, expected)
             except RpcError as error:
                 # A query does no harm, and a command that has begun is found by its key.
                 if not error.retryable and not isinstance(error, DeadlineExceeded):
                     raise
-                delay = max(delay, retry_after(error))
-                failure: Exception = error
+                failure: RpcError | TransportError = error
+                if delay is not None:
+                    delay = max(delay, retry_after(error))
             except TransportError as error:
                 failure = error
-            if self._face.now() + delay - begun > retry.total:
-                raise failure
+            if not isinstance(failure, NOT_BEGUN):
+                doubt = failure
+            if delay is None or self._face.now() + delay - begun > retry.total:
+                break
             await self._face.pause(delay)
-        return await self._face.request(method, params, expected)
+        if doubt is None or doubt is failure:
+            raise failure
+        # The last try did nothing, but one before it may have.
+        raise doubt from failure
 
     async def send_batch(self, items: Sequence[Item]) -> None:
         """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""
