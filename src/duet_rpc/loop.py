@@ -172,8 +172,6 @@ class LoopHost:
             job.running = task
         elif method.inline:
             self.connection.finish(job, self.connection.dispatcher.run(job))
-            if timer is not None:
-                timer.cancel()
         else:
             self._workers.run(lambda: self._run_in_thread(job, timer))
 

@@ -239,6 +239,11 @@ class Service:
             raise UsageError(
                 f"{full_name}: an async def runs on the event loop anyway; leave out inline=True"
             )
+        if inline and timeout is not None:
+            raise UsageError(
+                f"{full_name} is inline: it runs on the thread that would have to tell of its"
+                " timeout; leave out inline=True or timeout="
+            )
         if description is None:
             description = _first_paragraph(handler.__doc__)
         self._methods[full_name] = Method(

@@ -59,7 +59,6 @@ def test_options_are_kept() -> None:
         notification_allowed=True,
         inline=True,
         ignore_unknown=True,
-        timeout=1.5,
     )
     def handler() -> None: ...
 
@@ -67,7 +66,6 @@ def test_options_are_kept() -> None:
         name="again",
         description="also said",
         notification_allowed=True,
-        inline=True,
         ignore_unknown=True,
         retry_safe=True,
         timeout=2.5,
@@ -79,7 +77,7 @@ def test_options_are_kept() -> None:
         "said",
         True,
         True,
-        1.5,
+        None,
     )
     found = method(service, "again")
     assert (found.description, found.promise, found.timeout) == (
@@ -191,6 +189,8 @@ def with_transaction(tx: Transaction) -> None: ...
         (lambda s: (s.query(function), s.command(function)), "registered twice; give one of them"),
         (lambda s: s.query(name="$/x")(function), "belong to the protocol; choose another"),
         (lambda s: s.query(inline=True)(coroutine), "leave out inline=True"),
+        (lambda s: s.query(inline=True, timeout=1)(function), "leave out inline=True or timeout="),
+        (lambda s: s.command(inline=True, timeout=1)(function), "leave out inline=True or"),
         (lambda s: s.query(generator), "generator yields; return a list instead"),
         (lambda s: s.query(stream), "stream yields; return a list instead"),
         (lambda s: s.query(with_transaction), "register it with @service.command"),
