@@ -78,6 +78,21 @@ def test_what_is_no_command_is_refused_at_once(client: Any, command: Any) -> Non
 
 
 @both
+@pytest.mark.parametrize(
+    ("option", "value", "accepted"),
+    [
+        ("stderr", "print", '"keep" or "show"'),
+        ("stderr", None, '"keep" or "show"'),
+    ],
+)
+def test_a_wrong_option_of_a_child_is_refused_at_once(
+    client: Any, option: str, value: Any, accepted: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{option} is .*; give .*{accepted}"):
+        client.spawn("server", **{option: value})
+
+
+@both
 def test_an_address_alone_does_not_make_a_client(client: Any) -> None:
     with pytest.raises(UsageError, match=r"Client\.connect\(\)"):
         client("unix:nowhere.sock")

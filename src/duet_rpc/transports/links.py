@@ -1,14 +1,19 @@
 """Ways to reach a server: each opens a link, which knows its channel and how it came to be lost."""
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.options import check
 from duet_rpc.transports.channel import Channel
+
+StderrOption = Literal["keep", "show"]
+"""What to do with the stderr of a child: keep its last lines, or show all of it as well."""
 
 
 class Link(Struct):
@@ -53,6 +58,17 @@ class SocketOpener:
             loss=lambda: ConnectionLost(f"the server at {self._target} closed the connection"),
             end=channel.close,
         )
+
+
+def stderr_reader(option: StderrOption) -> Callable[[str], None] | None:
+    """Make what is told each line of a child's stderr; None if nobody is."""
+    check("stderr", option, option in ("keep", "show"), '"keep" or "show"')
+    return _show if option == "show" else None
+
+
+def _show(line: str) -> None:
+    sys.stderr.write(f"{line}\n")  # in one piece: other threads write there too
+    sys.stderr.flush()
 
 
 class ChildOpener:
