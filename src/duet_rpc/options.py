@@ -1,7 +1,7 @@
 """Options as people give them: what can be one, and how a wrong one is refused."""
 
 from math import inf
-from typing import Any
+from typing import Any, TypeGuard
 
 from duet_rpc.errors import UsageError
 
@@ -21,7 +21,7 @@ def is_number(value: Any) -> bool:
     return -1e300 < value < 1e300 or value in (inf, -inf)
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> TypeGuard[int]:
     """Tell whether it is a whole number, which True is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -33,7 +33,10 @@ def is_seconds(value: Any) -> bool:
 
 def is_text(value: Any) -> bool:
     """Tell whether it is a string that can be sent."""
+    if not isinstance(value, str):
+        return False
     try:
-        return isinstance(value, str) and value.encode() is not None
+        value.encode()
     except UnicodeEncodeError:
         return False
+    return True

@@ -56,6 +56,8 @@ class Service:
     """
 
     def __init__(self, name: str = "", *, version: str = "", description: str = "") -> None:
+        for option, value in (("name", name), ("version", version), ("description", description)):
+            check(option, value, is_text(value), "a text")
         self.name = name
         self.version = version
         self.description = description

@@ -352,6 +352,13 @@ def test_the_limit_of_restarts_is_for_a_minute(monkeypatch: pytest.MonkeyPatch) 
     "wrong",
     [
         {"attempts": 0},
+        {"attempts": "3"},
+        {"attempts": 1.5},
+        {"attempts": True},
+        {"first_delay": "1"},
+        {"max_delay": None},
+        {"total": float("nan")},
+        {"jitter": "0"},
         {"first_delay": -1.0},
         {"max_delay": -1.0},
         {"total": 0.0},
@@ -360,8 +367,15 @@ def test_the_limit_of_restarts_is_for_a_minute(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_a_retry_that_makes_no_sense_cannot_be_made(wrong: Any) -> None:
-    with pytest.raises(UsageError):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"^{name} is .*; give .*(number|seconds|share)"):
         Retry(**wrong)
+
+
+def test_a_retry_has_names_for_its_values() -> None:
+    wrong: Any = Retry
+    with pytest.raises(UsageError, match=r"by name: Retry\(attempts=3\)"):
+        wrong(3)
 
 
 def test_delays_double_up_to_the_most_and_are_shortened_at_random() -> None:

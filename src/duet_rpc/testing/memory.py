@@ -208,8 +208,8 @@ class _CountedWorkers(Workers):
                 except RuntimeError:
                     pass  # the loop is gone
 
-        self.loop.thread_began()
         super().run(counted)
+        self.loop.thread_began()  # it cannot have ended yet: the loop hears of that after us
 
 
 class _StandardLog:
