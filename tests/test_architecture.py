@@ -19,7 +19,7 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "stats", "collector", "patterns", "promise", "loading"),
+    ("errors", "options", "version", "stats", "collector", "patterns", "promise", "loading"),
     ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "straight", "openrpc", "calls"),
@@ -43,6 +43,7 @@ FETCHED_WHEN_CALLED = {
 # Bytes in, values out: these modules neither wait nor log, and time comes in from outside.
 PURE = (
     "errors",
+    "options",
     "collector",
     "patterns",
     "messages",

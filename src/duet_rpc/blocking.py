@@ -24,7 +24,14 @@ from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.stats import ClientStats
-from duet_rpc.transports.links import ChildOpener, Link, Opener, SocketOpener
+from duet_rpc.transports.links import (
+    ChildOpener,
+    Link,
+    Opener,
+    SocketOpener,
+    StderrOption,
+    stderr_reader,
+)
 
 __all__ = ["Batch", "Client"]
 
@@ -110,10 +117,14 @@ class Client:
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         restarts: int = 3,
+        stderr: StderrOption = "keep",
         **options: Any,
     ) -> "Client":
-        """Start a server as a child process and call it over its pipes."""
-        return cls(ChildOpener(command, cwd=cwd, env=env, restarts=restarts), **options)
+        """Start a server as a child process and call it over its pipes; see `duet_rpc.Client`."""
+        opener = ChildOpener(
+            command, cwd=cwd, env=env, restarts=restarts, on_stderr=stderr_reader(stderr)
+        )
+        return cls(opener, **options)
 
     def __enter__(self) -> "Client":
         self.open()

@@ -105,7 +105,10 @@ class BlockingHost(ThreadHost):
 
     def start(self, job: Job) -> None:
         """Run a handler of our own service on a thread of its own: this one reads for all."""
-        self._line.workers.run(lambda: self._run(job))
+        try:
+            self._line.workers.run(lambda: self._run(job))
+        except Exception as error:  # a process may have no thread left
+            self.connection.finish(job, self.connection.dispatcher.not_started(error, job))
 
     def _run(self, job: Job) -> None:
         dispatcher, seconds = self.connection.dispatcher, job.method.timeout

@@ -17,11 +17,16 @@ from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Log
 from duet_rpc.errors import (
     CallTimeout,
+    ConnectFailed,
     DeadlineExceeded,
+    Overloaded,
     RpcError,
+    ShuttingDown,
+    StoreUnavailable,
     TransportError,
     UsageError,
 )
+from duet_rpc.options import SECONDS, check, is_number, is_seconds
 from duet_rpc.policy import Policy
 from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
@@ -30,8 +35,11 @@ from duet_rpc.transports.links import Opener
 
 T = TypeVar("T")
 
-USUAL: float = -1
+USUAL = float("-inf")
 """Stands for the client's own timeout."""
+RETRY = "a Retry, such as Retry(attempts=3), or None"
+NOT_BEGUN = (ConnectFailed, Overloaded, ShuttingDown, StoreUnavailable)
+"""What a try ends with of which the server has run nothing."""
 
 
 class Expected(Struct, frozen=True):
@@ -134,7 +142,6 @@ def check_options(
     log: Log | None,
 ) -> None:
     """Refuse options of a client that cannot work, once and before anything is sent."""
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     can_log = all(callable(getattr(log, verb, None)) for verb in ("note", "failure"))
     checks = (
         (
@@ -146,14 +153,14 @@ def check_options(
         (
             "timeout",
             timeout,
-            timeout is None or (is_number and timeout > 0),
-            "seconds above 0, or None for no bound",
+            is_seconds(timeout),
+            SECONDS,
         ),
         (
             "retry",
             retry,
             retry is None or isinstance(retry, Retry),
-            "a Retry, such as Retry(attempts=3), or None",
+            RETRY,
         ),
         (
             "reconnect",
@@ -188,8 +195,7 @@ def check_options(
         ),
     )
     for name, value, is_sound, accepted in checks:
-        if not is_sound:
-            raise UsageError(f"{name} is {value!r}; give {accepted}")
+        check(name, value, is_sound, accepted)
 
 
 class Caller:
@@ -211,14 +217,22 @@ class Caller:
         total_timeout: float | None = None,
     ) -> Expected:
         """Say what a call waits for; `USUAL` is the client's own timeout."""
-        seconds = self._timeout if timeout == USUAL else timeout
-        if total_timeout is not None and on_progress is None:
-            on_progress = _ignore
-        return Expected(decoder(returns), seconds, on_progress, total_timeout)
+        if timeout == USUAL:
+            timeout = self._timeout
+        elif timeout is not None:
+            sound = is_number(timeout) and timeout >= 0  # what is left of a time may be nothing
+            check("timeout", timeout, sound, "seconds, 0 or more, or None for no bound")
+        if on_progress is not None:
+            check("on_progress", on_progress, callable(on_progress), "a function, or None")
+        if total_timeout is not None:
+            check("total_timeout", total_timeout, is_seconds(total_timeout), SECONDS)
+            if on_progress is None:
+                on_progress = _ignore
+        return Expected(decoder(returns), timeout, on_progress, total_timeout)
 
     async def query(self, method: str, params: Any, expected: Expected, retry: Retry | None) -> Any:
         """Call a method that changes nothing; it is sent again when that can help."""
-        return await self._try(method, encode_params(params), expected, retry or self._retry)
+        return await self._try(method, encode_params(params), expected, self._or_usual(retry))
 
     async def command(
         self, method: str, params: Any, key: str | None, expected: Expected, retry: Retry | None
@@ -227,7 +241,7 @@ class Caller:
         key = key if key is not None else new_key()
         try:
             return await self._try(
-                method, params_with_key(params, key), expected, retry or self._retry
+                method, params_with_key(params, key), expected, self._or_usual(retry)
             )
         except (TransportError, RpcError) as error:
             error.idempotency_key = key
@@ -238,27 +252,41 @@ class Caller:
         params = msgspec.json.encode({"method": method, "idempotency_key": key})
         return await self._try("rpc.outcome", params, expected, self._retry)
 
+    def _or_usual(self, retry: Retry | None) -> Retry | None:
+        if retry is None:
+            return self._retry
+        check("retry", retry, isinstance(retry, Retry), RETRY)
+        return retry
+
     async def _try(
         self, method: str, params: bytes | None, expected: Expected, retry: Retry | None
     ) -> Any:
         if retry is None:
             return await self._face.request(method, params, expected)
-        begun = self._face.now()
-        for delay in retry.delays():
+        begun, delays = self._face.now(), retry.delays()
+        doubt: RpcError | TransportError | None = None
+        while True:
+            delay = next(delays, None)
             try:
                 return await self._face.request(method, params, expected)
             except RpcError as error:
                 # A query does no harm, and a command that has begun is found by its key.
                 if not error.retryable and not isinstance(error, DeadlineExceeded):
                     raise
-                delay = max(delay, retry_after(error))
-                failure: Exception = error
+                failure: RpcError | TransportError = error
+                if delay is not None:
+                    delay = max(delay, retry_after(error))
             except TransportError as error:
                 failure = error
-            if self._face.now() + delay - begun > retry.total:
-                raise failure
+            if not isinstance(failure, NOT_BEGUN):
+                doubt = failure
+            if delay is None or self._face.now() + delay - begun > retry.total:
+                break
             await self._face.pause(delay)
-        return await self._face.request(method, params, expected)
+        if doubt is None or doubt is failure:
+            raise failure
+        # The last try did nothing, but one before it may have.
+        raise doubt from failure
 
     async def send_batch(self, items: Sequence[Item]) -> None:
         """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""

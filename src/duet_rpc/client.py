@@ -37,7 +37,14 @@ from duet_rpc.results import Decode
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.stats import ClientStats
-from duet_rpc.transports.links import ChildOpener, Link, Opener, SocketOpener
+from duet_rpc.transports.links import (
+    ChildOpener,
+    Link,
+    Opener,
+    SocketOpener,
+    StderrOption,
+    stderr_reader,
+)
 from duet_rpc.workers import Workers
 
 P = TypeVar("P")
@@ -172,13 +179,20 @@ class Client:
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         restarts: int = 3,
+        stderr: StderrOption = "keep",
         **options: Any,
     ) -> "Client":
         """Start a server as a child process and call it over its pipes.
 
-        With `reconnect` it is started again after a crash, at most `restarts` times a minute.
+        `env` is its whole environment, ours if none is given. With `reconnect` it is started again
+        after a crash, at most `restarts` times a minute. Of what it says on stderr the last lines
+        are kept, for the error that tells of its end; with `stderr="show"` all of it is also copied
+        to ours as it comes.
         """
-        return cls(ChildOpener(command, cwd=cwd, env=env, restarts=restarts), **options)
+        opener = ChildOpener(
+            command, cwd=cwd, env=env, restarts=restarts, on_stderr=stderr_reader(stderr)
+        )
+        return cls(opener, **options)
 
     async def __aenter__(self) -> "Client":
         await self.open()

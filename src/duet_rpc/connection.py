@@ -23,6 +23,7 @@ from duet_rpc.context import Peer
 from duet_rpc.dispatch import Dispatcher, Job, error_member
 from duet_rpc.errors import (
     Cancelled,
+    InternalError,
     InvalidRequest,
     MethodNotFound,
     Overloaded,
@@ -536,9 +537,10 @@ class Connection:
             if self.closing and message.method not in self.last_words:
                 raise ShuttingDown()
             job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
-        except RpcError as error:
+        except Exception as error:
             self._release(message.id if type(message) is Request else None, waiting)
-            self._refuse(message, place, error)
+            refusal = error if isinstance(error, RpcError) else self._own_fault(error, message)
+            self._refuse(message, place, refusal)
             return
         job.batch = place
         if job.id is None:
@@ -687,6 +689,19 @@ class Connection:
             self._send_answer(encode_error(NULL, error), place)
         else:
             self._no_answer(place)
+
+    def _own_fault(self, error: Exception, message: Request | Notification) -> RpcError:
+        """Tell the log of a fault of ours; whoever has asked gets an answer all the same."""
+        id = message.id if type(message) is Request else None
+        reference = self.dispatcher.log.failure(
+            "a request could not be prepared",
+            error,
+            method=message.method,
+            id=id,
+            correlation_id=self.dispatcher.correlation_id(id, self.id),
+            connection_id=self.id,
+        )
+        return InternalError(data={"reference": reference})
 
     # Answers out.
 

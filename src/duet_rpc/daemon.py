@@ -216,7 +216,9 @@ def run_daemon(
         connection.on_last_words = life.end
         life.on_stop = lambda: setattr(connection, "closing", True)
 
-    sequential = policy.max_in_flight == 1 and not any(method.is_async for method in full)
+    # A deadline has to be told while its handler runs, for which a loop has the timers.
+    needs_loop = any(method.is_async or method.timeout is not None for method in full)
+    sequential = policy.max_in_flight == 1 and not needs_loop
     try:
         if sequential:
             channel.keeps_memory = True

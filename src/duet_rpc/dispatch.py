@@ -349,6 +349,10 @@ class Dispatcher:
             return Cancelled()  # its caller has been told, or is gone
         return self._unforeseen(text, error, job)
 
+    def not_started(self, error: Exception, job: Job) -> bytes:
+        """Answer for a host that could not begin: a fault of ours, of which the caller is told."""
+        return error_member(self.failure(error, job, "a handler could not be started"))
+
     def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
         """Log all there is to know; the peer gets the reference under which it stands there."""
         reference = self.log.failure(

@@ -19,11 +19,12 @@ from duet_rpc.commands import Commands
 from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.dispatch import Dispatcher
 from duet_rpc.errors import Overloaded
-from duet_rpc.framing import Framing
+from duet_rpc.framing import Framing, check_framing
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
 from duet_rpc.messages import NULL, encode_error
+from duet_rpc.options import check, is_integer
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.transports.channel import Channel
@@ -69,6 +70,17 @@ class Options(TypedDict, total=False):
     """Bodies of waiting requests, of all connections together."""
     principal: Principal | None
     """Who calls, if not `uid:N` on a unix socket and `local` on loopback TCP."""
+
+
+def check_options(options: Options) -> None:
+    """Refuse options that cannot work, before there is a socket."""
+    check_framing(options.get("framing", "lsp"))
+    for name in ("max_connections", "max_queued_bytes"):
+        count = options.get(name, 1)
+        check(name, count, is_integer(count) and count >= 1, "a whole number, 1 or more")
+    principal = options.get("principal")
+    told = "a function of the socket that says who is there, or None"
+    check("principal", principal, principal is None or callable(principal), told)
 
 
 class Listener:

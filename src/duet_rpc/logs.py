@@ -174,11 +174,7 @@ class Logs:
                 fields["correlation_id"] = _text_of(fields.get("id")) or self._made_up()
             if self._outbox is None:
                 self._outbox = self._open()
-            shown = "".join(
-                f" {name}={_value(name, value)}"
-                for name, value in fields.items()
-                if value is not None
-            )
+            shown = said(fields)
             if self._colour:
                 severity = f"{_COLOURS[severity]}{severity}\x1b[0m"
             stamp += f".{int(now % 1 * 1000):03d}Z"
@@ -244,6 +240,12 @@ def _text_of(id: bytes | str | None) -> str | None:
     if isinstance(id, bytes):
         id = id.decode("utf-8", "backslashreplace")
     return id[1:-1] if id.startswith('"') else id
+
+
+def said(fields: dict[str, Any]) -> str:
+    """Say the fields of a line, as they follow its text."""
+    told = [(name, value) for name, value in fields.items() if value is not None]
+    return "".join(f" {name}={_value(name, value)}" for name, value in told)
 
 
 def _value(name: str, value: Any) -> str:

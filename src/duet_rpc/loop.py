@@ -157,26 +157,29 @@ class LoopHost:
 
     def start(self, job: Job) -> None:
         """Run the handler where its kind runs."""
-        method = job.method
-        if method.timeout is not None:
-            if job.context is not None:
-                job.context.deadline = self._loop.time() + method.timeout
-            timer = self._loop.call_later(
-                method.timeout, self.on_loop, self.connection.abandon, job, DeadlineExceeded()
-            )
-        else:
-            timer = None
-        if method.is_async:
-            task = self._loop.create_task(self._run_async(job, timer))
-            self._tasks[task] = job
-            task.add_done_callback(self._tasks.pop)
-            job.running = task
-        elif method.inline:
-            self.connection.finish(job, self.connection.dispatcher.run(job))
+        method, timer, member = job.method, None, None
+        try:
+            if method.timeout is not None:
+                if job.context is not None:
+                    job.context.deadline = self._loop.time() + method.timeout
+                timer = self._loop.call_later(
+                    method.timeout, self.on_loop, self.connection.abandon, job, DeadlineExceeded()
+                )
+            if method.is_async:
+                task = self._loop.create_task(self._run_async(job, timer))
+                self._tasks[task] = job
+                task.add_done_callback(self._tasks.pop)
+                job.running = task
+            elif method.inline:
+                member = self.connection.dispatcher.run(job)
+            else:
+                self._workers.run(lambda: self._run_in_thread(job, timer))
+        except Exception as error:  # a process may have no thread left
             if timer is not None:
                 timer.cancel()
-        else:
-            self._workers.run(lambda: self._run_in_thread(job, timer))
+            member = self.connection.dispatcher.not_started(error, job)
+        if member is not None:
+            self.connection.finish(job, member)
 
     def cancel(self, job: Job) -> None:
         """Cancel the task of an `async def`; a `def` sees it in its context."""

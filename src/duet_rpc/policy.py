@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from duet_rpc.errors import UsageError
+from duet_rpc.options import check, is_integer, is_number, is_text
 
 __all__ = [
     "AGENT",
@@ -72,14 +73,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 "a required idempotency key makes no sense where a command needs no id:"
                 " set command_needs_id=True as well"
             )
-        if self.max_batch < 0:
-            raise UsageError(f"max_batch is {self.max_batch}; use 0 to refuse batches")
+        check("name", self.name, is_text(self.name), "a text")
+        sound = is_integer(self.max_batch) and self.max_batch >= 0
+        check("max_batch", self.max_batch, sound, "a whole number; use 0 to refuse batches")
         for field in _AT_LEAST_ONE:
             value = getattr(self, field)
-            if not value >= 1:
-                raise UsageError(f"{field} is {value}; it must be at least 1")
-        if not self.read_timeout > 0:
-            raise UsageError(f"read_timeout is {self.read_timeout}; it must be above 0 seconds")
+            check(field, value, is_integer(value) and value >= 1, "a whole number, at least 1")
+        for field in _YES_OR_NO:
+            value = getattr(self, field)
+            check(field, value, isinstance(value, bool), "True or False")
+        listed = isinstance(self.notifications, Notifications)
+        check("notifications", self.notifications, listed, "Notifications.ANY or DECLARED")
+        sound = is_number(self.read_timeout) and self.read_timeout > 0
+        check("read_timeout", self.read_timeout, sound, "a number above 0 seconds")
 
 
 _AT_LEAST_ONE = (
@@ -91,6 +97,8 @@ _AT_LEAST_ONE = (
     "max_queued_bytes",
     "max_output_bytes",
 )
+
+_YES_OR_NO = ("answers_refused_notifications", "command_needs_id", "key_required")
 
 SPEC = Policy(
     name="spec",
@@ -135,6 +143,7 @@ def preset(name: str) -> Policy:
 
 def replace(policy: Policy, **changes: Any) -> Policy:
     """Make a variant of a policy; the name says that it is one."""
+    check("policy", policy, isinstance(policy, Policy), "one of duet_rpc.policy, such as SPEC")
     changes.setdefault("name", policy.name if policy.name.endswith("*") else policy.name + "*")
     unknown = changes.keys() - set(Policy.__struct_fields__)
     if unknown:

@@ -2,13 +2,24 @@
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from duet_rpc.errors import UsageError
+from duet_rpc.options import check, is_integer, is_number
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
+class _Named(msgspec.StructMeta):
+    """Says how to write it where a value is given without its name."""
+
+    def __call__(cls, *values: Any, **options: Any) -> Any:
+        if values:
+            raise UsageError("a Retry is given its values by name: Retry(attempts=3)")
+        return super().__call__(**options)
+
+
+class Retry(msgspec.Struct, metaclass=_Named, frozen=True, kw_only=True):
     """How often a query, or a command with its key, is sent before its failure is the answer.
 
     The wait doubles from `first_delay` to `max_delay`, each shortened at random by up to `jitter`
@@ -23,10 +34,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     total: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.first_delay < 0 or self.max_delay < 0 or self.total <= 0:
-            raise UsageError("a Retry has at least one attempt and no negative times")
-        if not 0 <= self.jitter <= 1:
-            raise UsageError("the jitter of a Retry is a share: 0 to 1")
+        tries = is_integer(self.attempts) and self.attempts >= 1
+        check("attempts", self.attempts, tries, "a whole number, 1 or more")
+        for name in ("first_delay", "max_delay"):
+            delay = getattr(self, name)
+            check(name, delay, is_number(delay) and delay >= 0, "seconds, 0 or more")
+        share = is_number(self.jitter) and 0 <= self.jitter <= 1
+        check("jitter", self.jitter, share, "a share, 0 to 1")
+        check("total", self.total, is_number(self.total) and self.total > 0, "seconds above 0")
 
     def delays(self) -> Iterator[float]:
         """Yield the wait before each try after the first."""

@@ -1,11 +1,13 @@
 """Serves a Service: the one place where policy, ledger, log and transport meet."""
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
 from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.promise import Promise
 from duet_rpc.service import Service
@@ -53,8 +55,10 @@ class Server:
     ) -> None:
         """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
         from duet_rpc.daemon import run_daemon
+        from duet_rpc.framing import check_framing
         from duet_rpc.logs import Logs
 
+        check_framing(framing)  # while stdout is still whose it was
         logs = logs if logs is not None else Logs()
         with closing(logs), closing(self.commands):
             run_daemon(
@@ -79,8 +83,10 @@ class Server:
 
         `on_start` is told the address as soon as clients can connect.
         """
+        from duet_rpc.listener import check_options
         from duet_rpc.transports.sockets import listen_unix
 
+        check_options(options)
         await self._serve(listen_unix(path), logs, drain, on_start, options)
 
     async def serve_tcp(
@@ -99,8 +105,10 @@ class Server:
         Whoever connects is served, so only loopback addresses are taken unless `allow_remote` says
         otherwise. `on_start` is told the address, with the port, as soon as clients can connect.
         """
+        from duet_rpc.listener import check_options
         from duet_rpc.transports.sockets import listen_tcp
 
+        check_options(options)
         listening = listen_tcp(host, port, allow_remote=allow_remote)
         await self._serve(listening, logs, drain, on_start, options)
 
@@ -113,8 +121,10 @@ class Server:
         **options: "Unpack[Options]",
     ) -> None:
         """Serve on a unix socket (mode 0600) until SIGINT, SIGTERM or SIGHUP ends it."""
+        from duet_rpc.listener import check_options
         from duet_rpc.transports.sockets import listen_unix
 
+        check_options(options)
         self._run(listen_unix(path), logs, on_start, options)
 
     def run_tcp(
@@ -128,8 +138,10 @@ class Server:
         **options: "Unpack[Options]",
     ) -> None:
         """Serve on a TCP port until SIGINT, SIGTERM or SIGHUP ends it; see `serve_tcp`."""
+        from duet_rpc.listener import check_options
         from duet_rpc.transports.sockets import listen_tcp
 
+        check_options(options)
         self._run(listen_tcp(host, port, allow_remote=allow_remote), logs, on_start, options)
 
     def close(self) -> None:
@@ -206,8 +218,11 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
         return Commands(_ledger_in_memory)
     from duet_rpc.ledger import Ledger, open_store
 
-    if isinstance(store, str):
-        store = open_store(store)
+    if isinstance(store, (str, os.PathLike)):
+        store = open_store(os.fsdecode(store))
+    is_store = callable(getattr(store, "sweep", None)) and not isinstance(store, type)
+    accepted = 'a store, such as SqliteStore("commands.db"), its URL or a Ledger'
+    check("store", store, is_store or isinstance(store, Ledger), accepted)
     ledger = store if isinstance(store, Ledger) else Ledger(store)
     if policy.key_required and not ledger.store.capabilities.durable:
         raise UsageError(

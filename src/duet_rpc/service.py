@@ -14,6 +14,7 @@ import msgspec
 
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import UsageError
+from duet_rpc.options import SECONDS, check, is_seconds, is_text
 from duet_rpc.parameters import Parameters
 from duet_rpc.promise import Promise
 
@@ -55,6 +56,8 @@ class Service:
     """
 
     def __init__(self, name: str = "", *, version: str = "", description: str = "") -> None:
+        for option, value in (("name", name), ("version", version), ("description", description)):
+            check(option, value, is_text(value), "a text")
         self.name = name
         self.version = version
         self.description = description
@@ -164,6 +167,8 @@ class Service:
         does no harm; a parameter annotated `Transaction` makes it transactional.
         """
 
+        check("retry_safe", retry_safe, isinstance(retry_safe, bool), "True or False")
+
         def register(handler: F) -> F:
             self._add(
                 handler,
@@ -205,6 +210,18 @@ class Service:
                 f" @service.{kind.value}(name=...)"
             )
         own_name = getattr(handler, "__name__", "")
+        called = f"{name or own_name or kind.value}: "
+        named = name is None or (is_text(name) and name != "")
+        check(called + "name", name, named, "a text, or None for the function's own")
+        said = description is None or is_text(description)
+        check(called + "description", description, said, "a text, or None for the docstring's")
+        check(called + "timeout", timeout, is_seconds(timeout), SECONDS)
+        for option, value in (
+            ("notification_allowed", notification_allowed),
+            ("inline", inline),
+            ("ignore_unknown", ignore_unknown),
+        ):
+            check(called + option, value, isinstance(value, bool), "True or False")
         full_name = name or (f"{self.name}.{own_name}" if self.name else own_name)
         if not full_name or own_name == "<lambda>" and name is None:
             raise UsageError(f"a handler without a name needs one: @service.{kind.value}(name=...)")
@@ -238,6 +255,11 @@ class Service:
         if is_async and inline:
             raise UsageError(
                 f"{full_name}: an async def runs on the event loop anyway; leave out inline=True"
+            )
+        if inline and timeout is not None:
+            raise UsageError(
+                f"{full_name} is inline: it runs on the thread that would have to tell of its"
+                " timeout; leave out inline=True or timeout="
             )
         if description is None:
             description = _first_paragraph(handler.__doc__)

@@ -20,9 +20,29 @@ class Workers:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(self.MAX, thread_name_prefix="duet-rpc handler")
-        self._pool.submit(work)
+        held = [work]
+        try:
+            self._pool.submit(_run_held, held)
+        except RuntimeError:
+            # No thread could be started, but the pool has it in its queue and may come to it later:
+            # whoever takes it out decides whether it runs.
+            if _taken_from(held) is not None:
+                raise
 
     def close(self) -> None:
         """Take no more work; what runs is not waited for."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_held(held: list[Callable[[], None]]) -> None:
+    work = _taken_from(held)
+    if work is not None:
+        work()
+
+
+def _taken_from(held: list[Callable[[], None]]) -> Callable[[], None] | None:
+    try:
+        return held.pop()
+    except IndexError:
+        return None

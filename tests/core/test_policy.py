@@ -1,5 +1,7 @@
 """Policies: the presets, what cannot be built, and how the rules are told."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -72,6 +74,30 @@ def test_a_required_key_without_a_required_id_makes_no_sense() -> None:
 def test_a_limit_is_at_least_one(rule: str, value: float) -> None:
     with pytest.raises(UsageError, match=f"{rule} is .*at least 1"):
         replace(SPEC, **{rule: value})
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "accepted"),
+    [
+        ("read_timeout", "x", "a number above 0 seconds"),
+        ("read_timeout", None, "a number above 0 seconds"),
+        ("max_batch", "5", "a whole number"),
+        ("max_depth", 6.5, "a whole number, at least 1"),
+        ("max_queued", True, "a whole number, at least 1"),
+        ("key_required", "no", "True or False"),
+        ("notifications", "any method", "Notifications.ANY or DECLARED"),
+        ("name", 7, "a text"),
+    ],
+)
+def test_a_rule_of_another_kind_is_refused(rule: str, value: Any, accepted: str) -> None:
+    with pytest.raises(UsageError, match=f"^{rule} is .*; give {accepted}"):
+        replace(DEVELOPMENT, **{rule: value})
+
+
+def test_only_a_policy_has_variants() -> None:
+    wrong: Any = "SPEC"
+    with pytest.raises(UsageError, match="give one of duet_rpc.policy, such as SPEC"):
+        replace(wrong, max_depth=3)
 
 
 def test_a_negative_batch_limit_is_refused() -> None:

@@ -59,7 +59,6 @@ def test_options_are_kept() -> None:
         notification_allowed=True,
         inline=True,
         ignore_unknown=True,
-        timeout=1.5,
     )
     def handler() -> None: ...
 
@@ -67,7 +66,6 @@ def test_options_are_kept() -> None:
         name="again",
         description="also said",
         notification_allowed=True,
-        inline=True,
         ignore_unknown=True,
         retry_safe=True,
         timeout=2.5,
@@ -79,7 +77,7 @@ def test_options_are_kept() -> None:
         "said",
         True,
         True,
-        1.5,
+        None,
     )
     found = method(service, "again")
     assert (found.description, found.promise, found.timeout) == (
@@ -191,6 +189,22 @@ def with_transaction(tx: Transaction) -> None: ...
         (lambda s: (s.query(function), s.command(function)), "registered twice; give one of them"),
         (lambda s: s.query(name="$/x")(function), "belong to the protocol; choose another"),
         (lambda s: s.query(inline=True)(coroutine), "leave out inline=True"),
+        (lambda s: s.query(inline=True, timeout=1)(function), "leave out inline=True or timeout="),
+        (lambda s: s.command(inline=True, timeout=1)(function), "leave out inline=True or"),
+        (lambda s: s.query(timeout="5")(function), "function: timeout is '5'; give seconds above"),
+        (lambda s: s.query(timeout=-1)(function), "timeout is -1; give seconds above 0, or None"),
+        (lambda s: s.query(timeout=0)(function), "timeout is 0; give seconds"),
+        (lambda s: s.command(timeout=float("nan"))(function), "timeout is nan; give seconds"),
+        (lambda s: s.command(timeout=True)(function), "timeout is True; give seconds"),
+        (lambda s: s.query(timeout=10**400)(function), "give seconds"),
+        (lambda s: s.query(name=7)(function), "name is 7; give a text"),
+        (lambda s: s.query(name="")(function), "name is ''; give a text"),
+        (lambda s: s.query(name="\ud800", inline=True)(function), "give a text"),
+        (lambda s: s.query(description=7)(function), "description is 7; give a text"),
+        (lambda s: s.query(inline="no")(function), "inline is 'no'; give True or False"),
+        (lambda s: s.query(ignore_unknown=1)(function), "ignore_unknown is 1; give True or False"),
+        (lambda s: s.query(notification_allowed="x")(function), "notification_allowed is 'x'"),
+        (lambda s: s.command(retry_safe="x")(function), "retry_safe is 'x'; give True or False"),
         (lambda s: s.query(generator), "generator yields; return a list instead"),
         (lambda s: s.query(stream), "stream yields; return a list instead"),
         (lambda s: s.query(with_transaction), "register it with @service.command"),

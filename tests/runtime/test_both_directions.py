@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Context, Service
-from duet_rpc.errors import CallTimeout, ConnectionLost, MethodNotFound
+from duet_rpc.errors import CallTimeout, ConnectionLost, InternalError, MethodNotFound
 from duet_rpc.policy import EDITOR, SPEC
 from tests.runtime.faces import PATIENCE, Driver, Face, Peer, Scripted, failure
 
@@ -236,6 +236,41 @@ def test_a_handlers_deadline_of_ours_is_kept(face: Face) -> None:
     assert driver.call("x", timeout=PATIENCE) == "fine"
     driver.close()
     server.join()
+
+
+@pytest.mark.parametrize("served_by", ["the server", "the client"])
+def test_a_handler_for_which_no_thread_is_left_is_answered(
+    face: Face, served_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, ran = Service(), list[int]()
+
+    @service.query
+    def note(value: int) -> list[int]:
+        ran.append(value)
+        return ran
+
+    relaying = Service()
+
+    @relaying.query(name="note")
+    async def relay(value: int, ctx: Context) -> Any:
+        return await ctx.call("note", [value])
+
+    if served_by == "the server":
+        driver = face.connect(service, policy=EDITOR)
+    else:
+        driver = face.connect(relaying, service=service)
+    start = threading.Thread.start
+
+    def start_no_worker(thread: threading.Thread) -> None:
+        if thread.name.startswith("duet-rpc handler"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_no_worker)
+    with pytest.raises(InternalError):
+        driver.call("note", [1], timeout=PATIENCE)
+    monkeypatch.undo()
+    assert driver.call("note", [2], timeout=PATIENCE) == [2], "the first never runs"
 
 
 def test_a_handler_notifies_its_caller(face: Face) -> None:

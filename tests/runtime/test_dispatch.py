@@ -557,10 +557,17 @@ def test_where_several_may_be_in_flight_only_inline_queries_are_answered_at_once
     service = Service()
     service.query(name="quick", inline=True)(lambda: 1)
     service.query(name="slow")(lambda: 1)
-    service.query(name="limited", inline=True, timeout=1.0)(lambda: 1)
     answer = at_once(service, SPEC)
     assert answer(body("quick")) == b'{"jsonrpc":"2.0","id":1,"result":1}'
-    assert answer(body("slow")) is None and answer(body("limited")) is None
+    assert answer(body("slow")) is None
+
+
+def test_a_query_with_a_deadline_is_never_answered_at_once() -> None:
+    service = Service()
+    service.query(name="quick")(lambda: 1)
+    service.query(name="limited", timeout=1.0)(lambda: 1)
+    answer = at_once(service, EDITOR)
+    assert answer(body("quick")) is not None and answer(body("limited")) is None
 
 
 def test_depth_is_the_policys_also_on_the_straight_line() -> None:

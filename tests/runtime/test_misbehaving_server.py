@@ -18,6 +18,7 @@ from duet_rpc import Service
 from duet_rpc.errors import (
     CallTimeout,
     ConnectionLost,
+    InternalError,
     InvalidAnswer,
     MethodNotFound,
     RpcError,
@@ -530,6 +531,43 @@ for _ in range(3):
     assert [driver.call("x", timeout=PATIENCE) for _ in range(3)] == ["ok"] * 3
     assert driver.stats.faults >= 3
     driver.close()
+
+
+FAILING = """
+from duet_rpc import Service
+service = Service()
+
+@service.query
+def fail() -> None:
+    raise ZeroDivisionError("out of ink")
+
+service.run()
+"""
+
+
+@pytest.mark.parametrize("stderr", ["show", "keep"])
+def test_the_log_of_a_child_can_be_shown(
+    face: Face, stderr: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = face.spawn(*child(FAILING), stderr=stderr)
+    with pytest.raises(InternalError) as caught:
+        driver.call("fail", timeout=PATIENCE)
+    driver.close()  # by then all of it was read
+    shown = capsys.readouterr().err
+    if stderr == "show":
+        (line,) = [line for line in shown.splitlines() if caught.value.data["reference"] in line]
+        assert "handler failed" in line and "method=fail" in line
+        assert "ZeroDivisionError: out of ink" in shown
+    else:
+        assert shown == ""
+
+
+def test_what_is_shown_of_a_child_is_still_kept_for_the_report(face: Face) -> None:
+    program, _ = DEATHS["exits with a status"]
+    driver = face.spawn(*child(PRELUDE + program), stderr="show")
+    error = failure(driver.begin("x", timeout=PATIENCE))
+    assert isinstance(error, ConnectionLost)
+    assert error.exit_code is None or "ink ran out" in error.stderr_tail
 
 
 def test_nothing_is_told_about_our_environment(face: Face) -> None:

@@ -93,6 +93,46 @@ def test_a_command_that_fails_tells_its_key(face: Face) -> None:
     driver.close()
 
 
+def test_a_command_that_was_sent_does_not_end_as_one_that_was_not(face: Face) -> None:
+    driver = face.open(Scripted(dies), retry=QUICK)  # and nobody listens any more
+    with pytest.raises(ConnectionLost) as caught:
+        driver.do(lambda client: client.command("pay", {"amount": 5}, key="mine"))
+    assert isinstance(caught.value.__cause__, ConnectFailed)
+    assert caught.value.idempotency_key == "mine"
+    with pytest.raises(ConnectFailed) as never_sent:
+        driver.do(lambda client: client.command("pay", {"amount": 5}))
+    assert never_sent.value.__cause__ is None
+    driver.close()
+
+
+def test_a_refusal_after_a_try_without_answer_is_not_the_whole_truth(face: Face) -> None:
+    def ignores_then_refuses(peer: Peer) -> None:
+        peer.request()
+        while (request := peer.read()) is not None:
+            if "id" in request:
+                error = b'{"code":-32017,"message":"Overloaded"}'
+                peer.say(b'{"jsonrpc":"2.0","id":%d,"error":%b}' % (request["id"], error))
+
+    driver = face.open(Scripted(ignores_then_refuses))
+    with pytest.raises(CallTimeout) as caught:
+        driver.do(lambda client: client.command("pay", {"amount": 5}, timeout=0.2, retry=QUICK))
+    assert isinstance(caught.value.__cause__, Overloaded)
+    driver.close()
+
+
+def test_an_error_that_lets_the_command_run_on_outlives_the_server(face: Face) -> None:
+    def is_late(peer: Peer) -> None:
+        error = b'{"code":-32019,"message":"Deadline exceeded"}'
+        request = peer.request()
+        peer.say(b'{"jsonrpc":"2.0","id":%d,"error":%b}' % (request["id"], error))
+
+    driver = face.open(Scripted(is_late), retry=QUICK)
+    with pytest.raises((DeadlineExceeded, ConnectionLost)) as caught:
+        driver.do(lambda client: client.command("pay", {"amount": 5}))
+    assert isinstance(caught.value.__cause__, ConnectFailed)
+    driver.close()
+
+
 def test_a_command_happens_once_whatever_is_lost(face: Face) -> None:
     service, paid = Service(), list[int]()
 
@@ -281,8 +321,10 @@ def test_a_child_that_crashes_is_started_again(face: Face, tmp_path: Path) -> No
 def test_a_child_that_always_crashes_is_given_up(face: Face, tmp_path: Path) -> None:
     patient = Retry(attempts=10, first_delay=0.01)
     driver = face.spawn(*crashing(tmp_path, 100), restarts=2, retry=patient)
-    with pytest.raises(ConnectFailed, match="started 3 times within a minute"):
+    with pytest.raises(ConnectionLost, match="exited with status 7") as caught:
         driver.do(lambda client: client.query("get", timeout=PATIENCE))
+    assert isinstance(caught.value.__cause__, ConnectFailed)
+    assert "started 3 times within a minute" in str(caught.value.__cause__)
     assert driver.stats.connects == 3
     driver.close()
 
@@ -310,6 +352,13 @@ def test_the_limit_of_restarts_is_for_a_minute(monkeypatch: pytest.MonkeyPatch) 
     "wrong",
     [
         {"attempts": 0},
+        {"attempts": "3"},
+        {"attempts": 1.5},
+        {"attempts": True},
+        {"first_delay": "1"},
+        {"max_delay": None},
+        {"total": float("nan")},
+        {"jitter": "0"},
         {"first_delay": -1.0},
         {"max_delay": -1.0},
         {"total": 0.0},
@@ -318,8 +367,15 @@ def test_the_limit_of_restarts_is_for_a_minute(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_a_retry_that_makes_no_sense_cannot_be_made(wrong: Any) -> None:
-    with pytest.raises(UsageError):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"^{name} is .*; give .*(number|seconds|share)"):
         Retry(**wrong)
+
+
+def test_a_retry_has_names_for_its_values() -> None:
+    wrong: Any = Retry
+    with pytest.raises(UsageError, match=r"by name: Retry\(attempts=3\)"):
+        wrong(3)
 
 
 def test_delays_double_up_to_the_most_and_are_shortened_at_random() -> None:

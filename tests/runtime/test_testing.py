@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 
 from duet_rpc import Client, Context, Service
-from duet_rpc.errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, UsageError
+from duet_rpc.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    InternalError,
+    MethodNotFound,
+    UsageError,
+)
 from duet_rpc.policy import EDITOR, PRODUCTION
 from duet_rpc.testing import Faults, JumpingLoop, ManualClock, Way, Wire, connect, run
+from tests.helpers import Recorder
 
 pytestmark = pytest.mark.usefixtures("rpc_no_leaks")
 
@@ -319,6 +327,48 @@ async def test_a_server_that_refuses_connections() -> None:
         assert await client.call("add", [1, 2]) == 3
         with pytest.raises(MethodNotFound):
             await client.call("nope")
+
+
+def failing() -> Service:
+    service = Service()
+
+    @service.query
+    def fail() -> None:
+        raise ZeroDivisionError("of my own")
+
+    return service
+
+
+def test_the_log_of_the_server_leads_to_what_failed(
+    rpc_client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InternalError) as caught:
+        rpc_client(failing()).call("fail")
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("duet_rpc", "ERROR")
+    assert f"reference={caught.value.data['reference']}" in record.getMessage()
+    assert "method=fail" in record.getMessage()
+    assert "ZeroDivisionError: of my own" in caplog.text and "in fail" in caplog.text
+
+
+async def test_the_log_of_the_server_has_a_level(caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(SERVICE) as client:
+        await client.notify("nothing")
+        await client.call("add", [1, 2])
+        caplog.set_level(logging.ERROR, "duet_rpc")
+        await client.notify("nothing")
+        await client.call("add", [1, 2])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_a_server_log_takes_the_place_of_logging(caplog: pytest.LogCaptureFixture) -> None:
+    log = Recorder()
+    async with connect(failing(), server_log=log) as client:
+        with pytest.raises(InternalError) as caught:
+            await client.call("fail")
+    assert caught.value.data == {"reference": "ref-1"}
+    assert [type(error) for error in log.failures] == [ZeroDivisionError]
+    assert not caplog.records
 
 
 def test_the_plugin_is_there_wherever_we_are_installed() -> None:

@@ -22,6 +22,7 @@ from duet_rpc.framing.frames import (
     whole,
 )
 from duet_rpc.framing.header import HeaderFraming
+from duet_rpc.options import check
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -32,6 +33,7 @@ __all__ = [
     "Frame",
     "Framing",
     "HeaderFraming",
+    "check_framing",
     "framing",
     "whole",
 ]
@@ -75,6 +77,11 @@ class Framing(Protocol):
         """What makes a frame of a small body when it stands before it, by the body's length.
 
         Whoever writes many looks here first, and asks `frame` for the rest."""
+
+
+def check_framing(name: str) -> None:
+    """Refuse the name of a framing that there is not."""
+    check("framing", name, name in ("lsp", "ndjson", "auto"), '"lsp", "ndjson" or "auto"')
 
 
 def framing(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from duet_rpc.builtin import builtin_methods
 from duet_rpc.client import Client
 from duet_rpc.context import Context
-from duet_rpc.dispatch import Dispatcher, Log, Silence
+from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.framing import framing as make_framing
+from duet_rpc.logs import LEVELS, said
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.server import Server
@@ -46,7 +48,8 @@ async def connect(
     `policy`, `store` and `server_log` are the server's, `client_policy` is the client's; all other
     options are those of `Client`: `service` is what it serves to the server. With `reconnect` the
     client finds the same service again after a loss. What the two say to each other passes through
-    the `wire`, if there is one.
+    the `wire`, if there is one. Without a `server_log` the server tells the logger `duet_rpc` of
+    Python's `logging`, which pytest shows with a test that fails.
     """
     framing = client_options.get("framing", "lsp")
     server = MemoryServer(service, policy, store, framing, wire, server_log)
@@ -134,7 +137,7 @@ class MemoryServer:
             service.with_fallback(own),
             policy,
             ledger=self._commands,
-            log=log or Silence(),
+            log=log if log is not None else _StandardLog(),
             shares_thread=True,
         )
         self._framing = framing
@@ -205,13 +208,30 @@ class _CountedWorkers(Workers):
                 except RuntimeError:
                     pass  # the loop is gone
 
-        self.loop.thread_began()
         super().run(counted)
+        self.loop.thread_began()  # it cannot have ended yet: the loop hears of that after us
+
+
+class _StandardLog:
+    """A server's log that tells Python's `logging`."""
+
+    _logger = logging.getLogger("duet_rpc")
+
+    def note(self, severity: str, text: str, **fields: Any) -> None:
+        """Write one line."""
+        if self._logger.isEnabledFor(LEVELS[severity]):
+            self._logger.log(LEVELS[severity], "%s%s", text, said(fields))
+
+    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
+        """Write an unforeseen exception with its traceback; return the reference for the peer."""
+        fields["reference"] = reference = os.urandom(6).hex()
+        self._logger.error("%s%s", text, said(fields), exc_info=error)
+        return reference
 
 
 class _Levels:
     def set_level(self, level: str) -> None:
-        """There is no log whose level could be set."""
+        """The level is for the test to set, where its `logging` is."""
 
 
 def _logger(ctx: Context) -> "logging.LoggerAdapter[logging.Logger]":

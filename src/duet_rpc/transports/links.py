@@ -1,14 +1,20 @@
 """Ways to reach a server: each opens a link, which knows its channel and how it came to be lost."""
 
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.errors import ConnectFailed, ConnectionLost, UsageError
+from duet_rpc.options import check, is_integer
 from duet_rpc.transports.channel import Channel
+
+StderrOption = Literal["keep", "show"]
+"""What to do with the stderr of a child: keep its last lines, or show all of it as well."""
 
 
 class Link(Struct):
@@ -55,6 +61,29 @@ class SocketOpener:
         )
 
 
+def _check_environment(env: Any) -> None:
+    """Refuse what is no environment; told without its values, for there are secrets among them."""
+    accepted = "a dict of texts by name, or None for ours"
+    if not isinstance(env, Mapping):
+        raise UsageError(f"env is of type {type(env).__name__}; give {accepted}")
+    kinds = (str, bytes, os.PathLike)
+    for name, value in env.items():
+        if not (isinstance(name, kinds) and isinstance(value, kinds)):
+            wrong = f"{name!r} of type {type(value).__name__}"
+            raise UsageError(f"env is given {wrong}; give {accepted}")
+
+
+def stderr_reader(option: StderrOption) -> Callable[[str], None] | None:
+    """Make what is told each line of a child's stderr; None if nobody is."""
+    check("stderr", option, option in ("keep", "show"), '"keep" or "show"')
+    return _show if option == "show" else None
+
+
+def _show(line: str) -> None:
+    sys.stderr.write(f"{line}\n")  # in one piece: other threads write there too
+    sys.stderr.flush()
+
+
 class ChildOpener:
     """Starts a server as a child process, again after a crash within limits."""
 
@@ -72,6 +101,11 @@ class ChildOpener:
         from duet_rpc.transports.child import check_command
 
         check_command(command)
+        check("cwd", cwd, cwd is None or isinstance(cwd, (str, os.PathLike)), "a path, or None")
+        if env is not None:
+            _check_environment(env)
+        sound = is_integer(restarts) and restarts >= 0
+        check("restarts", restarts, sound, "a whole number, 0 or more")
         self._command = command
         self._cwd = cwd
         self._env = env
