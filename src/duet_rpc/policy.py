@@ -170,42 +170,50 @@ def explain(policy: Policy) -> list[Rule]:
         (
             "batches",
             f"up to {policy.max_batch} items" if policy.max_batch else "refused",
-            "ADR-011: an editor daemon takes none"
+            "editor daemons: none are taken"
             if not policy.max_batch
-            else "JSON-RPC 2.0 section 6; BATCH: a limit against abuse",
+            else "JSON-RPC 2.0 section 6, with a limit against abuse",
         ),
         (
             "handlers in flight",
             str(policy.max_in_flight),
-            "ADR-011: one request at a time, answers in order"
+            "editor daemons: one request at a time, answers in order"
             if policy.max_in_flight == 1
-            else "ADR-044: many calls on one connection",
+            else "agent hosts: many calls on one connection",
         ),
         (
             "notifications",
             policy.notifications.value,
-            "ADR006: fail fast unless a method allows them" if declared else "JSON-RPC 2.0",
+            "services: fail fast unless a method allows them" if declared else "JSON-RPC 2.0",
         ),
         (
             "refused message without id",
             "answered with id null" if policy.answers_refused_notifications else "logged",
-            "ADR006: a lost command must not go unseen"
+            "services: a lost command must not go unseen"
             if policy.answers_refused_notifications
-            else "ADR-011: notifications are never answered",
+            else "JSON-RPC 2.0: notifications are never answered",
         ),
         (
             "command needs id",
             "yes" if policy.command_needs_id else "no",
-            "ADR006" if policy.command_needs_id else "JSON-RPC 2.0",
+            "services: every command is answered" if policy.command_needs_id else "JSON-RPC 2.0",
         ),
         (
             "idempotency key",
             "required" if policy.key_required else "optional",
-            "ADR006: production" if policy.key_required else "ADR006: outside production",
+            "services: a retry is no second command" if policy.key_required else "up to the caller",
         ),
-        ("message size", size(policy.max_message_bytes), "ADR-010"),
+        (
+            "message size",
+            size(policy.max_message_bytes),
+            "framing: one message must not take all memory",
+        ),
         ("header section", size(policy.max_header_bytes), "default limit"),
-        ("time for one frame", f"{policy.read_timeout:g} s from its first byte", "ADR-010"),
+        (
+            "time for one frame",
+            f"{policy.read_timeout:g} s from its first byte",
+            "framing: half a frame must not stop the stream",
+        ),
         ("nesting depth", str(policy.max_depth), "default limit"),
         ("queued requests", str(policy.max_queued), "default limit"),
         ("queued bodies", size(policy.max_queued_bytes), "default limit"),

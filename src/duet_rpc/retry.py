@@ -2,24 +2,13 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
-from duet_rpc.errors import UsageError
 from duet_rpc.options import check, is_integer, is_number
 
 
-class _Named(msgspec.StructMeta):
-    """Says how to write it where a value is given without its name."""
-
-    def __call__(cls, *values: Any, **options: Any) -> Any:
-        if values:
-            raise UsageError("a Retry is given its values by name: Retry(attempts=3)")
-        return super().__call__(**options)
-
-
-class Retry(msgspec.Struct, metaclass=_Named, frozen=True, kw_only=True):
+class Retry(msgspec.Struct, frozen=True):
     """How often a query, or a command with its key, is sent before its failure is the answer.
 
     The wait doubles from `first_delay` to `max_delay`, each shortened at random by up to `jitter`

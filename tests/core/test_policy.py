@@ -113,7 +113,7 @@ def test_a_frame_gets_some_time(seconds: float) -> None:
 
 def test_every_rule_is_explained_with_its_value_and_origin() -> None:
     told = {rule.name: (rule.value, rule.origin) for rule in explain(EDITOR)}
-    assert told["batches"] == ("refused", "ADR-011: an editor daemon takes none")
+    assert told["batches"] == ("refused", "editor daemons: none are taken")
     assert told["handlers in flight"][0] == "1"
     assert told["message size"][0] == "10,485,760 bytes (10 MiB)"
     assert told["header section"][0] == "8,192 bytes"

@@ -372,10 +372,8 @@ def test_a_retry_that_makes_no_sense_cannot_be_made(wrong: Any) -> None:
         Retry(**wrong)
 
 
-def test_a_retry_has_names_for_its_values() -> None:
-    wrong: Any = Retry
-    with pytest.raises(UsageError, match=r"by name: Retry\(attempts=3\)"):
-        wrong(3)
+def test_the_first_value_of_a_retry_is_how_often() -> None:
+    assert Retry(3) == Retry(attempts=3)
 
 
 def test_delays_double_up_to_the_most_and_are_shortened_at_random() -> None:

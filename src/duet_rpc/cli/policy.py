@@ -12,9 +12,9 @@ from duet_rpc.policy import PRESETS, explain
 def command(name: str | None) -> None:
     """Show the rules of a policy: each rule, its value, and where it comes from.
 
-    Without a name: the presets side by side, and the limits that they share. ADR-010, ADR-011,
-    ADR-044, ADR006 and BATCH are the decisions that the project began with; docs/adr/README.md says
-    what each of them decided, and where it is described.
+    Without a name: the presets side by side, and the limits that they share. A rule comes from the
+    specification, or from what editor daemons, agent hosts or services need; docs/adr/README.md
+    says what each of them decided, and where it is described.
 
     \b
     duet-rpc policy
