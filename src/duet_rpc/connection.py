@@ -539,8 +539,10 @@ class Connection:
             job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
         except Exception as error:
             self._release(message.id if type(message) is Request else None, waiting)
-            refusal = error if isinstance(error, RpcError) else self._own_fault(error, message)
-            self._refuse(message, place, refusal)
+            # Under no other name: this frame, and with it the message, would live in a circle.
+            if not isinstance(error, RpcError):
+                error = self._own_fault(error, message)
+            self._refuse(message, place, error)
             return
         job.batch = place
         if job.id is None:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, is_transaction
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import InvalidParams, UsageError
 from duet_rpc.messages import SHALLOW, shallow_json
 from duet_rpc.wording import accepted_values, explain, invalid, type_name
 
@@ -128,10 +128,13 @@ class Parameters:
                 return self._none_but_what_travels_beside(params)
             return self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError as error:
-            refused = explain(error, params or b"{}", self._hints, self._positions, self._rest_name)
-            if refused.data["param"] == KEY and KEY not in self._hints:
-                refused = invalid(KEY, f"no key ({self._method} is a query)", "a key")
-            raise refused from None
+            raise self._explained(error, params or b"{}") from None
+
+    def _explained(self, error: msgspec.ValidationError, params: bytes) -> InvalidParams:
+        refused = explain(error, params, self._hints, self._positions, self._rest_name)
+        if refused.data["param"] == KEY and KEY not in self._hints:
+            return invalid(KEY, f"no key ({self._method} is a query)", "a key")
+        return refused
 
     def give_key(self, bound: Bound, key: str | None) -> None:
         """Hand the idempotency key, or None if there is none, to a handler that asks for it."""

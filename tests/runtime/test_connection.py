@@ -1,6 +1,8 @@
 """The connection: order, queue, limits, cancellation, batches and the way out."""
 
+import gc
 import json
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -604,6 +606,56 @@ def test_what_a_large_answer_was_made_of_is_kept_while_the_answer_is_on_its_way(
     (answer,) = one.send(request("size", {"value": "x" * 200_000}, id=1))
     assert result(answer) == 200_000
     assert (one.connection.dispatcher.spent is not None) is behind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        request("quick", {"b": 1}, id=1),
+        request("quick", {"idempotency_key": "k"}, id=1),
+        request("quick", [1, 2], id=1),
+        request("no such", id=1),
+        request("fails", id=1),
+        request("fails", {"b": 1}, id=1),
+        request("refuses", [1], id=1),
+        request("pays", {}, id=1),
+        notification("fails"),
+        batch(request("fails", id=1), request("no such", id=2)),
+        b'{"jsonrpc":"2.0","id":{},"method":"quick"}',
+        b"{",
+    ],
+)
+def test_a_refused_request_is_gone_when_it_is_answered(body: bytes) -> None:
+    """An error that stands in a frame of its own traceback keeps the whole message, for long."""
+    service = make()
+
+    @service.query
+    def fails(a: Any = None) -> Any:
+        raise ValueError
+
+    @service.query
+    def refuses(ctx: Context, a: Any = None) -> Any:
+        raise RpcError("no", code=5)
+
+    @service.command
+    def pays(a: Any = None) -> Any: ...
+
+    one = Line(replace(MANY, command_needs_id=True, key_required=True), service)
+    for _ in range(2):  # the first makes what is made once
+        one.send(body)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        answers = one.send(body)
+        gc.collect()
+        kept = [type(thing) for thing in gc.garbage]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert len(answers) == (0 if body == notification("fails") else 1)
+    assert types.FrameType not in kept and types.TracebackType not in kept
 
 
 def test_a_large_request_that_was_read_behind_is_not_kept() -> None:
