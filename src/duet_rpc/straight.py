@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.messages import encode_batch, is_json_text
+from duet_rpc.patterns import pattern
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Method
 
@@ -60,16 +61,9 @@ class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
     result: Any
 
 
-class _Envelope(Struct, gc=False, forbid_unknown_fields=True):
-    """A large request whose params are still to be read."""
-
-    jsonrpc: Literal["2.0"]
-    method: str
-    params: Raw
-    id: int | str | UnsetType = UNSET
-
-
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_METHOD = rb'"method"\s*:\s*"([^"\\]+)"'
+_HEAD = 256
+"""Bytes in which nearly every large request has named its method."""
 _ODD = "the long way says what is wrong with it"
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
@@ -87,11 +81,15 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         return nesting + _OUTER_NESTING <= max_depth
 
     alone = len(methods) == 1
-    kinds = {m.name: _envelope(m, policy, alone) for m in methods}
-    envelopes: Any = Union[tuple(kinds.values())]  # noqa: UP007
+    kinds = [_envelope(m, m.parameters.struct, policy, alone) for m in methods]
+    envelopes: Any = Union[tuple(kinds)]  # noqa: UP007
     decode = msgspec.json.Decoder(envelopes).decode
     decode_batch = msgspec.json.Decoder(list[envelopes]).decode
-    closed = {kinds[m.name] for m in methods if is_closed(m.parameters.nesting)}
+    closed = {
+        kind
+        for kind, method in zip(kinds, methods, strict=True)
+        if is_closed(method.parameters.nesting)
+    }
     """Their types read every byte of a request, and keep it from nesting too deep."""
 
     def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
@@ -103,32 +101,32 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
 
     def decode_with_care(body: bytes | bytearray) -> Any:
         if len(body) >= LARGE:
-            return decode_in_two(body)
+            return decode_by_head(body)
         message = decode(body)
         if not is_text(body, (type(message),)):
             raise ValueError(_ODD)
         return message
 
-    def decode_in_two(body: bytes | bytearray) -> Any:
-        """Decode the envelope of a large message, and then its params as they may nest."""
-        envelope = _decode_envelope(body)
-        decode_params, nesting = shallow(envelope.method)
-        params = decode_large(decode_params, envelope.params)
-        if params._meta is not UNSET or not is_closed(nesting):
+    def decode_by_head(body: bytes | bytearray) -> Any:
+        """Decode a large message with the types of the one method that its head names."""
+        named = pattern(_METHOD).search(body, 0, _HEAD)
+        if named is None:
+            raise ValueError(_ODD)
+        decode_shallow, is_shallow = shallow(named[1].decode())
+        message = decode_large(decode_shallow, body)
+        if message.params._meta is not UNSET or not is_shallow:
             if not is_json_text(body, max_depth):
                 raise ValueError(_ODD)
-        named = {"method": envelope.method} if alone else {}
-        kind: Any = kinds[envelope.method]
-        message = kind(jsonrpc="2.0", params=params, id=envelope.id, **named)
         others.keep(message)
         return message
 
     @functools.cache
-    def shallow(name: str) -> tuple[Callable[[Any], Any], float]:
-        """Make what decodes the large params of one method, when the first ones come."""
-        kind: Any = kinds[name]
-        struct, nesting = kind.served.parameters.shallow()
-        return msgspec.json.Decoder(struct).decode, nesting
+    def shallow(name: str) -> tuple[Callable[[Any], Any], bool]:
+        """Make what decodes the large requests of one method, when the first one comes."""
+        method = next(method for method in methods if method.name == name)
+        params, nesting = method.parameters.shallow()
+        kind = _envelope(method, params, policy, alone=True)
+        return msgspec.json.Decoder(kind).decode, is_closed(nesting)
 
     def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
         try:
@@ -209,11 +207,10 @@ def _is_plain(body: bytes | bytearray, messages: list[Any], max_batch: int) -> b
     )
 
 
-def _envelope(method: Method, policy: Policy, alone: bool) -> type[Struct]:
+def _envelope(method: Method, params: type[Struct], policy: Policy, alone: bool) -> type[Struct]:
     """Define the envelope of one method's requests, with its params typed."""
     # A tag may be missing where there is nothing to tell apart, but a method may not.
     tag: dict[str, Any] = {} if alone else {"tag_field": "method", "tag": method.name}
-    params = method.parameters.struct
     fields: list[Any] = [("jsonrpc", Literal["2.0"])]
     if alone:
         fields.append(("method", Literal[method.name]))
