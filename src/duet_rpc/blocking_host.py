@@ -19,14 +19,11 @@ from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded
 from duet_rpc.framing import Framing
 from duet_rpc.results import decoder
-from duet_rpc.threads import ThreadHost
+from duet_rpc.threads import LAST_WORDS, ThreadHost
 from duet_rpc.transports.links import Link
 
 if TYPE_CHECKING:
     from duet_rpc.blocking_line import Line
-
-LAST_WORDS = 0.05
-"""Seconds that are spent at the end on what the server has said before; it may talk for ever."""
 
 
 class BlockingHost(ThreadHost):

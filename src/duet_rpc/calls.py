@@ -22,6 +22,7 @@ from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.framing import Fault, Frame, Framing
 from duet_rpc.messages import (
     NULL,
+    SHALLOW,
     Response,
     decode_error,
     encode_batch,
@@ -314,7 +315,8 @@ class Calls:
                 self._wants_values = wants_values = not wants_values
                 continue
             if wants_values:
-                if small < len(body) < LARGE and not is_json_text(body, max_depth):
+                is_shallow = len(body) >= LARGE and max_depth > SHALLOW
+                if len(body) > small and not is_shallow and not is_json_text(body, max_depth):
                     return
             elif len(body) > small or not body.isascii():
                 if not is_json_text(body, max_depth):

@@ -22,13 +22,10 @@ from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.framing import Frame, Framing
 from duet_rpc.results import decoder
-from duet_rpc.threads import STALL
+from duet_rpc.threads import LAST_WORDS, STALL
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.workers import Workers
-
-_LAST_WORDS = 0.05
-"""Seconds that are spent at the end on what the peer has said before; it may talk for ever."""
 
 
 class LoopHost:
@@ -374,7 +371,7 @@ class LoopHost:
 
     def _read_last_words(self) -> None:
         """The peer takes nothing more, but it may have answered before."""
-        until = self._loop.time() + _LAST_WORDS
+        until = self._loop.time() + LAST_WORDS
         while not self.input_ended and self.connection.wants_data and self._has_input():
             self._read()
             if self._loop.time() > until:

@@ -29,6 +29,8 @@ from duet_rpc.transports.outbox import Outbox
 
 STALL = 0.2
 """Seconds that a full queue may stand still before what comes is refused."""
+LAST_WORDS = 0.05
+"""Seconds that are spent at the end on what the peer has said before; it may talk for ever."""
 MAX_NESTED = 100
 """Handlers that may wait for the peer inside one another. Each keeps its frames on the stack of the
 one reading thread, so there has to be an end."""

@@ -890,6 +890,18 @@ def test_a_value_may_nest_deep_but_not_too_deep(text: bytes) -> None:
     assert [waiter.settled for waiter in waiters[2:]] == [[], [], []]
 
 
+@pytest.mark.parametrize("text", [b"", b"x" * 200, b"x" * 70_000])
+@pytest.mark.parametrize("depth", [4, 5])
+def test_depth_is_the_policys_also_for_answers(text: bytes, depth: int) -> None:
+    one = line(replace(ONE, max_depth=5))
+    waiter = Waiting()
+    waiter.decode = None
+    call = one.connection.calls.send("ask", None, waiter)
+    value = b"[" * depth + b'"%b"' % text + b"]" * depth
+    one.send(ANSWERS[0] % (call, value))
+    assert len(waiter.settled) == (1 if depth + 1 <= 5 else 0)
+
+
 def test_progress_reaches_the_call_and_is_not_answered() -> None:
     one = line(ONE)
     waiter = Waiting()
