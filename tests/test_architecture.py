@@ -20,7 +20,7 @@ PACKAGE = "duet_rpc"
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "version", "stats", "collector", "patterns", "promise", "loading"),
-    ("messages", "framing", "policy", "context", "ledger.machine", "ledger.fingerprint"),
+    ("messages", "framing", "policy", "params", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "straight", "openrpc", "calls"),
     ("connection",),
@@ -49,6 +49,7 @@ PURE = (
     "messages",
     "framing",
     "policy",
+    "params",
     "context",
     "wording",
     "waiting",

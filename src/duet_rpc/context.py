@@ -8,6 +8,8 @@ in an `async def` and asked for its `result()` in a `def`.
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from duet_rpc.params import RetryAge
+
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
@@ -64,6 +66,7 @@ class Context:
         "method",
         "principal",
         "progress_token",
+        "retry",
         "trace_parent",
     )
 
@@ -93,6 +96,8 @@ class Context:
         """The W3C trace context that came in `params._meta.traceparent`."""
         self.progress_token: Any = None
         """What the caller wants news under, as it came in `params._meta.progressToken`."""
+        self.retry: RetryAge | None = None
+        """Which attempt at a command this is, and how old the first one; None for the first."""
         self.cancelled = False
         """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
 

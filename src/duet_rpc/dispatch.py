@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET
 
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
     RESERVED_CODES,
     Cancelled,
     InternalError,
-    InvalidParams,
     InvalidRequest,
     MethodNotFound,
     ResultUnserializable,
@@ -35,6 +34,7 @@ from duet_rpc.messages import (
     error_object,
 )
 from duet_rpc.parameters import KEY, Bound
+from duet_rpc.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.promise import Promise
 from duet_rpc.service import Kind, Method, Service
@@ -130,51 +130,21 @@ class Job:
         self.running: Any = None
         """What the host needs to cancel the handler."""
 
+    @property
+    def retry(self) -> RetryAge | None:
+        """How old this retry of a command is; None for a first attempt."""
+        return None if self.context is None else self.context.retry
+
 
 Failure: TypeAlias = Callable[[BaseException, Job], RpcError]
 
 
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
-_decode_any = msgspec.json.Decoder().decode
-
-
-class _Meta(Struct):
-    """What of `params._meta` is ours. Raw, because a peer may send anything under these names."""
-
-    idempotency_key: Raw | UnsetType = UNSET
-    traceparent: Raw | UnsetType = UNSET
-    progressToken: Raw | UnsetType = UNSET
-
-
-_NO_META = _Meta()
-_decode_meta = msgspec.json.Decoder(_Meta).decode
-
-
-def _meta(raw: Raw) -> _Meta:
-    """Read what of `params._meta` is ours; other programs keep theirs there too."""
-    try:
-        return _decode_meta(raw)
-    except msgspec.ValidationError:
-        return _NO_META
-
-
-def _short(raw: Raw | UnsetType) -> Any:
-    """Decode one of our own small values; None is anything that cannot be one."""
-    if raw is UNSET:
-        return UNSET
-    try:
-        return _decode_any(raw) if memoryview(raw).nbytes <= _MAX_SHORT else None
-    except msgspec.ValidationError:
-        return None
 
 
 _COROUTINE = "Encoding objects of type coroutine is unsupported"
 """How msgspec refuses the result of a handler that has not awaited it."""
-
-_MAX_KEY = 255
-_MAX_SHORT = 12 * _MAX_KEY + 2
-"""The longest spelling of a key: every character two escaped halves, and the quotes."""
 
 
 class Dispatcher:
@@ -219,12 +189,15 @@ class Dispatcher:
         except BaseException as error:  # InvalidParams, or out of a type's own check
             job = Job(id, method, Bound(None), None, None, None, connection_id)
             raise self.failure(error, job, "a type of the params failed") from None
-        meta = _NO_META if bound.meta is UNSET else _meta(bound.meta)
-        key = self._key(method, bound, meta)
+        meta = NO_META if bound.meta is UNSET else read_meta(bound.meta)
+        key = retry = None
+        if method.kind is Kind.COMMAND:
+            key = read_key(bound.key, meta, method.name, required=self.policy.key_required)
+            retry = read_retry(meta)
         method.parameters.give_key(bound, key)
         context = None
         if method.parameters.context is not None or key is not None or _needs_ledger(method):
-            trace_parent = _short(meta.traceparent)
+            trace_parent = read_short(meta.traceparent)
             context = Context(
                 peer,
                 method.name,
@@ -234,8 +207,9 @@ class Dispatcher:
                 idempotency_key=key,
                 trace_parent=trace_parent if isinstance(trace_parent, str) else None,
             )
-            token = _short(meta.progressToken)
+            token = read_short(meta.progressToken)
             context.progress_token = None if token is UNSET else token
+            context.retry = retry
         return Job(id, method, bound, message.params, context, key, connection_id)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
@@ -253,31 +227,6 @@ class Dispatcher:
                 "notification-not-allowed",
                 detail=f"{method.name} takes no notifications: send an id",
             )
-
-    def _key(self, method: Method, bound: Bound, meta: "_Meta") -> str | None:
-        """Find the idempotency key of a command, beside its params or in their `_meta`."""
-        if method.kind is not Kind.COMMAND:
-            return None
-        key = _short(meta.idempotency_key if bound.key is UNSET else bound.key)
-        if isinstance(key, str) and 1 <= len(key) <= _MAX_KEY and key.isprintable():
-            return key
-        if key is UNSET and not self.policy.key_required:
-            return None
-        received = "nothing" if key is UNSET else "another value"
-        if isinstance(key, str):
-            received = f"{len(key)} characters" if key.isprintable() else "unprintable characters"
-        data = {
-            "reason": f"idempotency-key-{'missing' if key is UNSET else 'invalid'}",
-            "param": KEY,
-            "expected": f"string of 1 to {_MAX_KEY} printable characters",
-            "received": received,
-        }
-        if key is UNSET:
-            data["detail"] = (
-                f"{method.name} is a command and needs a key: client.command and `duet-rpc call`"
-                " send one"
-            )
-        raise InvalidParams(data=data)
 
     def facts(self, name: str, error: RpcError) -> dict[str, Any]:
         """Say what of a refusal may stand in the log: words of ours, and none of the caller's."""

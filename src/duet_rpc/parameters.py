@@ -17,15 +17,13 @@ from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, is_transaction
 from duet_rpc.errors import InvalidParams, UsageError
 from duet_rpc.messages import SHALLOW, shallow_json
+from duet_rpc.params import KEY, META
 from duet_rpc.wording import accepted_values, explain, invalid, type_name
 
 __all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
 
 UNKNOWN = float("inf")
 """How deep a value nests whose type does not tell."""
-
-KEY = "idempotency_key"
-META = "_meta"
 
 Adapter = Callable[[Any, Context | None, Any], Any]
 """Calls a handler: decoded params, context, transaction."""

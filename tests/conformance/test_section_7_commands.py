@@ -275,6 +275,27 @@ def test_a_key_in_meta_is_the_same_key(line: Line, bank: Bank) -> None:
 
 
 @in_memory
+def test_two_different_keys_are_refused_and_run_nothing(line: Line, bank: Bank) -> None:
+    both = {"idempotency_key": "a", "_meta": {"idempotency_key": "b"}}
+    answer = ask(line, request("bank.once", both))
+    assert refusal(answer)[:3] == (-32602, "Invalid params", "idempotency-key-invalid")
+    assert data_of(answer)["received"] == "two different keys"
+    assert bank.effects == []
+
+
+@in_memory
+@pytest.mark.parametrize("age", [None, 7, {}, {"attempt": 1, "age_ms": 5}, {"attempt": 2}])
+def test_a_retry_whose_age_cannot_be_read_is_refused_and_runs_nothing(
+    line: Line, bank: Bank, age: Any
+) -> None:
+    params = {"idempotency_key": "k", "_meta": {"retry": age}}
+    answer = ask(line, request("bank.once", params))
+    assert refusal(answer)[:2] == (-32602, "Invalid params")
+    assert data_of(answer)["param"] == "_meta.retry"
+    assert bank.effects == []
+
+
+@in_memory
 def test_without_a_key_each_request_is_a_command_of_its_own(bank: Bank, commands: Commands) -> None:
     line = Line(DEVELOPMENT, bank.service, ledger=commands)
     answers = [ask(line, request("bank.once", {"value": "count"})) for _ in range(2)]

@@ -183,8 +183,31 @@ def test_a_key_is_found_beside_the_params_and_in_meta() -> None:
     d = dispatcher(PRODUCTION)
     assert prepare(d, "pay", {"amount": 1, "idempotency_key": "k"}).key == "k"
     assert prepare(d, "pay", {"amount": 1, "_meta": {"idempotency_key": "k"}}).key == "k"
+    both = {"amount": 1, "idempotency_key": "k", "_meta": {"idempotency_key": "k"}}
+    assert prepare(d, "pay", both).key == "k"
+
+
+def test_two_different_keys_are_refused() -> None:
     both = {"amount": 1, "idempotency_key": "a", "_meta": {"idempotency_key": "b"}}
-    assert prepare(d, "pay", both).key == "a"
+    for policy in (PRODUCTION, DEVELOPMENT):
+        error = refused(dispatcher(policy), "pay", both)
+        assert (error.code, error.reason) == (-32602, "idempotency-key-invalid")
+        assert error.data["received"] == "two different keys"
+
+
+def test_a_retry_tells_its_age() -> None:
+    meta = {"retry": {"attempt": 2, "age_ms": 350}}
+    job = prepare(dispatcher(), "pay", {"amount": 1, "idempotency_key": "k", "_meta": meta})
+    assert job.retry is not None and (job.retry.attempt, job.retry.age) == (2, 0.35)
+    assert prepare(dispatcher(), "pay", {"amount": 1, "idempotency_key": "k"}).retry is None
+    assert prepare(dispatcher(), "add", {"a": 1, "b": 2, "_meta": meta}).retry is None
+
+
+def test_a_retry_whose_age_cannot_be_read_is_refused() -> None:
+    params = {"amount": 1, "idempotency_key": "k", "_meta": {"retry": {"attempt": 2}}}
+    error = refused(dispatcher(), "pay", params)
+    assert (error.code, error.data["param"]) == (-32602, "_meta.retry")
+    assert prepare(dispatcher(), "add", {"a": 1, "b": 2, "_meta": {"retry": 7}}).retry is None
 
 
 def test_a_key_makes_a_context_and_reaches_a_handler_that_asks() -> None:

@@ -1,0 +1,253 @@
+"""What travels beside the params of a call: idempotency key, trace context, progress token, retry.
+
+    {"idempotency_key": "order-17", "amount": 5,
+     "_meta": {"traceparent": "00-...", "progressToken": 7, "retry": {"attempt": 2, "age_ms": 350}}}
+
+Clients put these in by `add_metadata` and nowhere else; servers take them out by `Meta`, `read_key`
+and `read_retry`. Laws of this file:
+- What the params hold already is kept: a `_meta` is merged with, never written a second time.
+- The same thing said twice in two ways is refused, by the client before anything is sent and by the
+  server before anything runs. Neither has a way to tell which one was meant.
+
+It knows bytes and values; no clock, no I/O, no methods.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from duet_rpc.errors import InvalidParams, UsageError
+
+KEY = "idempotency_key"
+META = "_meta"
+
+MAX_KEY = 255
+_KEY_FORM = f"string of 1 to {MAX_KEY} printable characters"
+_MAX_SHORT = 12 * MAX_KEY + 2
+"""The longest spelling of a key: every character two escaped halves, and the quotes."""
+_MOST = 2**53
+_RETRY_FORM = "{attempt: integer of 2 or more, age_ms: integer of 0 or more}"
+
+_encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.Decoder().decode
+
+
+class RetryAge(Struct, frozen=True):
+    """How a retry of a command presents itself: which attempt it is, and how old the first one is.
+
+    The age is relative, so no clocks need to agree: milliseconds from the moment when the first
+    attempt was sent until this one was.
+    """
+
+    attempt: Annotated[int, msgspec.Meta(ge=2, le=_MOST)]
+    age_ms: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+
+    @property
+    def age(self) -> float:
+        """The age in seconds."""
+        return self.age_ms / 1000
+
+
+_decode_retry = msgspec.json.Decoder(RetryAge).decode
+
+
+# Putting in.
+
+
+def add_metadata(
+    params: bytes | None,
+    *,
+    key: str | None = None,
+    trace_parent: str | None = None,
+    progress_token: int | None = None,
+    retry: RetryAge | None = None,
+) -> bytes | None:
+    """Put what is given beside encoded params. Raises `UsageError` if they say otherwise already.
+
+    Params by position have no room for it.
+    """
+    ours: dict[str, Any] = {
+        "traceparent": trace_parent,
+        "progressToken": progress_token,
+        "retry": retry,
+    }
+    meta = {name: value for name, value in ours.items() if value is not None}
+    if key is None and not meta:
+        return params
+    if params is None or params in (b"{}", b"null"):
+        params = b"{}"
+    elif params[:1] != b"{":
+        what = "an idempotency key" if key is not None else f"_meta.{next(iter(meta))}"
+        raise UsageError(f"{what} needs named params (a dict): a list has no room for it")
+    elif b"\\" in params or (key is not None and _KEY in params) or _META in params:
+        return _merge(params, key, meta)
+    added: dict[str, Any] = {} if key is None else {KEY: key}
+    if meta:
+        added[META] = meta
+    spliced = _encode(added)
+    return spliced if params == b"{}" else b"%b,%b" % (spliced[:-1], params[1:])
+
+
+_KEY, _META = KEY.encode(), META.encode()
+
+
+def _merge(params: bytes, key: str | None, meta: dict[str, Any]) -> bytes:
+    members = _members(params, "params")
+    theirs = members.pop(META, UNSET)
+    if key is not None:
+        if (found := _given_key(members, theirs)) not in (None, key):
+            raise UsageError(
+                f"two idempotency keys for one command: key={key!r}, and {found!r} in its params"
+            )
+        members[KEY] = key  # in place of an equal one, or of null
+    if not meta and theirs is not UNSET:
+        members[META] = theirs
+    elif meta:
+        held = {} if theirs is UNSET else _members(theirs, META)
+        for name, value in meta.items():
+            if held.get(name, UNSET) not in (UNSET, Raw(b"null"), Raw(_encode(value))):
+                raise UsageError(f"the params hold a _meta.{name} already, and the call adds one")
+        members[META] = {**held, **meta}
+    return _encode(members)
+
+
+def _members(raw: bytes | Raw, what: str) -> dict[str, Any]:
+    try:
+        return _decode_members(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise UsageError(f"{what} has to be a JSON object to take anything beside it") from None
+
+
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def find_key(params: bytes | None) -> str | None:
+    """Find the key that encoded params of a command hold already; None if there is none.
+
+    Raises `UsageError` if it is no text, or if there are two that differ.
+    """
+    if params is None or (_KEY not in params and b"\\" not in params) or params[:1] != b"{":
+        return None
+    members = _members(params, "params")
+    return _given_key(members, members.get(META, UNSET))
+
+
+def _given_key(members: dict[str, Any], meta: Any) -> str | None:
+    beside = _decode_any(members[KEY]) if KEY in members else None
+    inside = None
+    if meta is not UNSET and _KEY in bytes(meta):
+        theirs = read_meta(meta).idempotency_key
+        inside = None if theirs is UNSET else _decode_any(theirs)
+    for found in (beside, inside):
+        if found is not None and not isinstance(found, str):
+            raise UsageError(f"an idempotency key is text, not {found!r}")
+    if None not in (beside, inside) and beside != inside:
+        raise UsageError(f"two idempotency keys in one command's params: {beside!r} and {inside!r}")
+    return beside if beside is not None else inside
+
+
+# Taking out.
+
+
+class Meta(Struct):
+    """What of `params._meta` is ours. Raw, because a peer may send anything under these names."""
+
+    idempotency_key: Raw | UnsetType = UNSET
+    traceparent: Raw | UnsetType = UNSET
+    progressToken: Raw | UnsetType = UNSET
+    retry: Raw | UnsetType = UNSET
+
+
+NO_META = Meta()
+_decode_meta = msgspec.json.Decoder(Meta).decode
+
+
+def read_meta(raw: Raw | UnsetType) -> Meta:
+    """Read what of `params._meta` is ours; other programs keep theirs there too."""
+    if raw is UNSET:
+        return NO_META
+    try:
+        return _decode_meta(raw)
+    except msgspec.ValidationError:
+        return NO_META
+
+
+def read_short(raw: Raw | UnsetType) -> Any:
+    """Decode one of our own small values; None is anything that cannot be one."""
+    if raw is UNSET:
+        return UNSET
+    try:
+        return _decode_any(raw) if memoryview(raw).nbytes <= _MAX_SHORT else None
+    except msgspec.ValidationError:
+        return None
+
+
+def read_key(beside: Raw | UnsetType, meta: Meta, method: str, *, required: bool) -> str | None:
+    """Find the key of a command, beside its params or in their `_meta`; raise `InvalidParams`.
+
+    Two that differ are refused: whichever of them were taken, a retry that brings only the other
+    one would run the command again.
+    """
+    key = read_short(beside)
+    if meta.idempotency_key is not UNSET:
+        other = read_short(meta.idempotency_key)
+        if key is not UNSET and key != other:
+            raise _invalid_key(
+                "two different keys",
+                f"{method}: {KEY} beside the params and in _meta differ; send one",
+            )
+        key = other
+    if isinstance(key, str) and 1 <= len(key) <= MAX_KEY and key.isprintable():
+        return key
+    if key is UNSET:
+        if required:
+            raise _missing_key(method)
+        return None
+    received = "another value"
+    if isinstance(key, str):
+        received = f"{len(key)} characters" if key.isprintable() else "unprintable characters"
+    raise _invalid_key(received)
+
+
+def _invalid_key(received: str, detail: str | None = None) -> InvalidParams:
+    data = {
+        "reason": "idempotency-key-invalid",
+        "param": KEY,
+        "expected": _KEY_FORM,
+        "received": received,
+    }
+    return InvalidParams(data=data if detail is None else {**data, "detail": detail})
+
+
+def _missing_key(method: str) -> InvalidParams:
+    return InvalidParams(
+        data={
+            "reason": "idempotency-key-missing",
+            "param": KEY,
+            "expected": _KEY_FORM,
+            "received": "nothing",
+            "detail": f"{method} is a command and needs a key: client.command and `duet-rpc call`"
+            " send one",
+        }
+    )
+
+
+def read_retry(meta: Meta) -> RetryAge | None:
+    """Read how old a retry is; None for a first attempt. Raises `InvalidParams`.
+
+    What cannot be read is refused, not ignored: it says that this is a retry, and a command that
+    is taken for a first attempt may run a second time.
+    """
+    if meta.retry is UNSET:
+        return None
+    try:
+        return _decode_retry(meta.retry)
+    except (msgspec.ValidationError, RecursionError):
+        raise InvalidParams(
+            data={
+                "param": f"{META}.retry",
+                "expected": _RETRY_FORM,
+                "received": "another value",
+            }
+        ) from None
