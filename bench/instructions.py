@@ -59,7 +59,7 @@ def _dispatch(script: str, kind: str) -> Program:
 
 def _serve(script: str, *variant: str) -> Program:
     def reads(requests: int) -> bytes:
-        return wire.stream(_OURS, requests)
+        return wire.stream(_OURS, requests, keys="command" in variant)
 
     return Program(script, lambda requests: [*variant, "serve"], reads)
 
@@ -88,6 +88,10 @@ _PROGRAMS = {
     "dispatch a batch item": ("dispatch", _dispatch(_DUET, "batch")),
     "serve a request": ("serve", _serve(_DUET)),
     "serve a request on the loop": ("serve", _serve(_DUET, "concurrent")),
+    "serve a method with a Context": ("serve", _serve(_DUET, "context")),
+    "serve an async def": ("serve", _serve(_DUET, "async")),
+    "serve from a worker thread": ("serve", _serve(_DUET, "worker")),
+    "serve a command in memory": ("serve", _serve(_DUET, "command")),
     "call": ("call", _call(_DUET, "one", 1)),
     "call, blocking client": ("call", _call(_DUET, "one", 1, "blocking")),
     f"call, one of {ROUND} at once": ("round", _call(_DUET, "rounds", ROUND)),

@@ -42,9 +42,12 @@ def request(peer: Peer, number: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": params, "id": number}
 
 
-def stream(peer: Peer, count: int, batch: int = 0) -> bytes:
-    """The prepared stream: `count` requests, alone or in batches."""
+def stream(peer: Peer, count: int, batch: int = 0, keys: bool = False) -> bytes:
+    """The prepared stream: `count` requests, alone or in batches, commands with keys if asked."""
     requests = [request(peer, number) for number in range(count)]
+    if keys:
+        for message in requests:
+            message["params"]["idempotency_key"] = f"key-{message['id']}"
     if not batch:
         return b"".join(frame(peer, message) for message in requests)
     groups = (requests[start : start + batch] for start in range(0, count, batch))

@@ -13,6 +13,9 @@ The first argument may name a variant:
     dispatcher    leaves the connection out of the work in process: no order, no queue, no ids in
                   flight, as in the peers' dispatchers
     store=URL     keeps commands in a store (`store=`: in none), with a whole window in flight
+    context, async, worker, command
+                  as concurrent, but `add` takes a `Context`, is an `async def`, runs in a worker
+                  thread, or is a command whose records are kept in memory
 
 One role more than the protocol has: `ledger URL COUNT` runs commands through the ledger alone.
 """
@@ -23,7 +26,7 @@ import sys
 from typing import Any
 
 from bench import driver
-from duet_rpc import Service
+from duet_rpc import Context, Service
 from duet_rpc.policy import AGENT, EDITOR, replace
 
 TYPE_CHECKING = False
@@ -31,9 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", "dispatcher")
+HANDLERS = ("context", "async", "worker", "command")
+VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", "dispatcher", *HANDLERS)
 variant = sys.argv.pop(1) if sys.argv[1] in VARIANTS else ""
-policy = AGENT if variant == "concurrent" else replace(EDITOR, max_batch=50)
+policy = AGENT if variant in ("concurrent", *HANDLERS) else replace(EDITOR, max_batch=50)
 store = None
 if sys.argv[1].startswith("store="):
     store = sys.argv.pop(1)[6:]
@@ -42,9 +46,35 @@ if sys.argv[1].startswith("store="):
 service = Service()
 
 
-@service.query(inline=True)
-def add(a: int, b: int) -> int:
-    return a + b
+if variant == "context":
+
+    @service.query(inline=True, name="add")
+    def add_with_context(a: int, b: int, ctx: Context) -> int:
+        return a + b
+
+elif variant == "async":
+
+    @service.query(name="add")
+    async def add_on_loop(a: int, b: int) -> int:
+        return a + b
+
+elif variant == "worker":
+
+    @service.query(name="add")
+    def add_in_thread(a: int, b: int) -> int:
+        return a + b
+
+elif variant == "command":
+
+    @service.command(name="add")
+    async def add_once(a: int, b: int) -> int:
+        return a + b
+
+else:
+
+    @service.query(inline=True)
+    def add(a: int, b: int) -> int:
+        return a + b
 
 
 if variant.startswith("raw"):
