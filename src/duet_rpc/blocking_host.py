@@ -108,23 +108,35 @@ class BlockingHost(ThreadHost):
             self.connection.finish(job, self.connection.dispatcher.not_started(error, job))
 
     def _run(self, job: Job) -> None:
-        dispatcher, seconds = self.connection.dispatcher, job.method.timeout
-        timer = None
-        if seconds is not None:
-            timer = threading.Timer(seconds, self._overrun, [job])
-            timer.daemon = True
-            timer.start()
-        if job.method.is_async:
-            import asyncio
-
-            member = asyncio.run(dispatcher.run_async(job))
-        else:
-            member = dispatcher.run(job)
-        if timer is not None:
-            timer.cancel()
+        try:
+            member = self._outcome(job)
+        except BaseException as error:
+            member = self.connection.dispatcher.broken_off(error, job)
         with self._line.lock:
             self.connection.finish(job, member)
             self._go_on()
+
+    def _outcome(self, job: Job) -> bytes:
+        dispatcher, seconds = self.connection.dispatcher, job.method.timeout
+        if seconds is None:
+            return self._answer(job)
+        timer = threading.Timer(seconds, self._overrun, [job])
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError as error:  # a process may have no thread left
+            return dispatcher.not_started(error, job)
+        try:
+            return self._answer(job)
+        finally:
+            timer.cancel()
+
+    def _answer(self, job: Job) -> bytes:
+        if not job.method.is_async:
+            return self.connection.dispatcher.run(job)
+        import asyncio
+
+        return asyncio.run(self.connection.dispatcher.run_async(job))
 
     def _overrun(self, job: Job) -> None:
         with self._line.lock:

@@ -302,6 +302,13 @@ class Dispatcher:
         """Answer for a host that could not begin: a fault of ours, of which the caller is told."""
         return error_member(self.failure(error, job, "a handler could not be started"))
 
+    def broken_off(self, error: BaseException, job: Job) -> bytes:
+        """Answer for a handler whose task or thread ended without an answer; never raises."""
+        try:
+            return error_member(self.failure(error, job, "a handler was broken off"))
+        except BaseException:  # even the log fails
+            return error_member(InternalError())
+
     def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
         """Log all there is to know; the peer gets the reference under which it stands there."""
         reference = self.log.failure(

@@ -13,6 +13,7 @@ import asyncio
 import select
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from duet_rpc.calls import encode_params
@@ -81,7 +82,8 @@ class LoopHost:
         self._lingers = lingers
         self._loss = loss
         self._on_end = on_end
-        self._tasks: dict[asyncio.Task[None], Job] = {}
+        self._running: dict[Job, asyncio.TimerHandle | None] = {}
+        """The jobs that hold a slot, with the clock of their deadline."""
         self._thread = threading.get_ident()
         self._reading = self._writing = False
         self._frame = -1
@@ -154,29 +156,29 @@ class LoopHost:
 
     def start(self, job: Job) -> None:
         """Run the handler where its kind runs."""
-        method, timer, member = job.method, None, None
+        method, member = job.method, None
+        self._running[job] = None
         try:
             if method.timeout is not None:
-                if job.context is not None:
-                    job.context.deadline = self._loop.time() + method.timeout
-                timer = self._loop.call_later(
-                    method.timeout, self.on_loop, self.connection.abandon, job, DeadlineExceeded()
-                )
+                self._running[job] = self._start_clock(job, method.timeout)
             if method.is_async:
-                task = self._loop.create_task(self._run_async(job, timer))
-                self._tasks[task] = job
-                task.add_done_callback(self._tasks.pop)
-                job.running = task
+                job.running = task = self._loop.create_task(self._run_async(job))
+                task.add_done_callback(partial(self._task_ended, job))
             elif method.inline:
                 member = self.connection.dispatcher.run(job)
             else:
-                self._workers.run(lambda: self._run_in_thread(job, timer))
+                self._workers.run(partial(self._run_in_thread, job))
         except Exception as error:  # a process may have no thread left
-            if timer is not None:
-                timer.cancel()
             member = self.connection.dispatcher.not_started(error, job)
         if member is not None:
-            self.connection.finish(job, member)
+            self._give_back(job, member)
+
+    def _start_clock(self, job: Job, seconds: float) -> asyncio.TimerHandle:
+        if job.context is not None:
+            job.context.deadline = self._loop.time() + seconds
+        return self._loop.call_later(
+            seconds, self.on_loop, self.connection.abandon, job, DeadlineExceeded()
+        )
 
     def cancel(self, job: Job) -> None:
         """Cancel the task of an `async def`; a `def` sees it in its context."""
@@ -192,25 +194,40 @@ class LoopHost:
         """The other end, for handlers."""
         return self
 
-    async def _run_async(self, job: Job, timer: asyncio.TimerHandle | None) -> None:
-        member = await self.connection.dispatcher.run_async(job)
-        self._finish(job, member, timer)
+    async def _run_async(self, job: Job) -> None:
+        self._finish(job, await self.connection.dispatcher.run_async(job))
 
-    def _run_in_thread(self, job: Job, timer: asyncio.TimerHandle | None) -> None:
-        member = self.connection.dispatcher.run(job)
+    def _task_ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        """Finish a job whose task could not: one cancelled before its first step runs no line."""
+        if job in self._running:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            assert error is not None, "a task that ends by itself has finished its job"
+            self._finish(job, self.connection.dispatcher.broken_off(error, job))
+
+    def _run_in_thread(self, job: Job) -> None:
+        dispatcher = self.connection.dispatcher
         try:
-            self._loop.call_soon_threadsafe(self._finish, job, member, timer)
+            member = dispatcher.run(job)
+        except BaseException as error:
+            member = dispatcher.broken_off(error, job)
+        try:
+            self._loop.call_soon_threadsafe(self._finish, job, member)
         except RuntimeError:
             pass  # the loop is gone, and with it the peer
 
-    def _finish(self, job: Job, member: bytes, timer: asyncio.TimerHandle | None) -> None:
-        if timer is not None:
-            timer.cancel()
+    def _finish(self, job: Job, member: bytes) -> None:
         with self.lock:
-            self.connection.finish(job, member)
+            self._give_back(job, member)
             if not self.closed:
                 self.connection.go_on()
                 self._arrange()
+
+    def _give_back(self, job: Job, member: bytes) -> None:
+        """End a job, and with it its hold on a slot; the only place that does."""
+        timer = self._running.pop(job)
+        if timer is not None:
+            timer.cancel()
+        self.connection.finish(job, member)
 
     # The peer, for handlers.
 
@@ -441,9 +458,10 @@ class LoopHost:
             for timer in (self._frame_timer, self._stall_timer):
                 if timer is not None:
                     timer.cancel()
-            for task, job in list(self._tasks.items()):
-                job.answered = True  # nobody is there to be answered, and that is no failure
-                task.cancel()
+            for job in list(self._running):
+                if job.running is not None:
+                    job.answered = True  # no one is there to be answered, and that is no failure
+                    job.running.cancel()
             self._lose_calls(error or ConnectionLost("the connection was closed"))
             self.connection.drop_queued()
             self.channel.close()

@@ -105,8 +105,11 @@ class ThreadHost:
     def start(self, job: Job) -> None:
         """Run the handler here and now."""
         if job.method.is_async:
-            raise UsageError("an async handler needs an event loop; serve it on one")
-        self.connection.finish(job, self.connection.run_lent(job))
+            error = UsageError("an async handler needs an event loop; serve it on one")
+            member = self.connection.dispatcher.not_started(error, job)
+        else:
+            member = self.connection.run_lent(job)
+        self.connection.finish(job, member)
 
     def cancel(self, job: Job) -> None:
         """Nothing can stop a `def`; its context tells it."""

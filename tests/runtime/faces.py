@@ -294,10 +294,14 @@ class Peer:
                 if len(rest) >= size:
                     self._read = rest[size:]
                     return json.loads(rest[:size])
-            data = self.socket.recv(65536)
+            data = self.receive()
             if not data:
                 return None
             self._read += data
+
+    def receive(self) -> bytes:
+        """Read some bytes; none at the end of the stream."""
+        return self.socket.recv(65536)
 
     def read_all(self) -> list[Any]:
         """Read until the client closes."""

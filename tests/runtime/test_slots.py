@@ -1,0 +1,205 @@
+"""Whatever becomes of a request, its slot is given back, once: N cancellations, then N at once."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from duet_rpc.errors import Cancelled
+from duet_rpc.policy import AGENT, EDITOR, SPEC, Policy
+
+from .slots import FACES, Caller, cancel, eventually, request, served, unix_server
+
+Moment = Callable[[Caller, int], list[int]]
+"""Sends requests and their cancellations; returns the ids that have to be answered."""
+
+MOMENTS: dict[str, Moment] = {}
+
+
+def moment(function: Moment) -> Moment:
+    MOMENTS[function.__name__] = function
+    return function
+
+
+@moment
+def in_one_write(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    for id in ids:
+        caller.send(request(id, "nap", seconds=0.05), cancel(id))
+    return ids
+
+
+@moment
+def all_in_one_write(caller: Caller, count: int) -> list[int]:
+    """More than there is room for: half of them are cancelled in the queue."""
+    ids = caller.ids(2 * count)
+    naps = [request(id, "nap", seconds=0.05) for id in ids]
+    caller.send(*naps, *map(cancel, ids))
+    return ids
+
+
+@moment
+def the_last_first(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(2 * count)
+    naps = [request(id, "nap", seconds=0.05) for id in ids]
+    caller.send(*naps, *map(cancel, reversed(ids)))
+    return ids
+
+
+@moment
+def twice(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    for id in ids:
+        caller.send(request(id, "nap", seconds=0.05), cancel(id), cancel(id))
+        caller.send(cancel(id))
+    return ids
+
+
+@moment
+def before_it_comes(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    for id in ids:
+        caller.send(cancel(id), request(id, "nap", seconds=0.001), cancel(id))
+    return ids
+
+
+@moment
+def right_after(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    for id in ids:
+        caller.send(request(id, "nap", seconds=0.05))
+        caller.send(cancel(id))
+    return ids
+
+
+@moment
+def a_millisecond_after(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    for id in ids:
+        caller.send(request(id, "nap", seconds=0.05))
+        time.sleep(0.001)
+        caller.send(cancel(id))
+    return ids
+
+
+@moment
+def as_it_ends(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(4 * count)
+    for id in ids:
+        caller.send(request(id, "nap", seconds=0.002))
+        time.sleep(0.001 + id % 8 * 0.0003)
+        caller.send(cancel(id))
+    return ids
+
+
+@moment
+def although_it_does_not_listen(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    caller.send(*(request(id, "swallow") for id in ids))
+    time.sleep(0.005)
+    caller.send(*map(cancel, ids))
+    return ids
+
+
+@moment
+def while_it_waits_for_its_peer(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    asked = len(caller.asked)
+    for number, id in enumerate(ids, 1):
+        caller.send(request(id, "ask"))
+        caller.wait_until_asked(asked + number)
+        caller.send(cancel(id), cancel(id))
+    answer_calls(caller, asked)
+    return ids
+
+
+@moment
+def as_its_peer_answers(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    asked = len(caller.asked)
+    for number, id in enumerate(ids, 1):
+        caller.send(request(id, "ask"))
+        caller.wait_until_asked(asked + number)
+        answer = {"jsonrpc": "2.0", "id": caller.asked[-1], "result": 7}
+        caller.send(*([answer, cancel(id)] if id % 2 else [cancel(id), answer]))
+    return ids
+
+
+@moment
+def as_its_call_times_out(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    for id in ids:
+        caller.send(request(id, "ask", within=0.003))
+        time.sleep(0.002 + id % 4 * 0.001)
+        caller.send(cancel(id))
+    return ids
+
+
+@moment
+def in_a_batch(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(2 * count)
+    caller.send([request(id, "nap", seconds=0.05) for id in ids], *map(cancel, ids))
+    return ids
+
+
+@moment
+def by_the_batch_itself(caller: Caller, count: int) -> list[int]:
+    ids = caller.ids(count)
+    naps = [request(id, "nap", seconds=0.05) for id in ids]
+    caller.send([*naps, *map(cancel, ids)])
+    return ids
+
+
+def answer_calls(caller: Caller, first: int) -> None:
+    """Answer what handlers asked us: a `def` cannot be stopped, and waits for it."""
+    for id in caller.asked[first:]:
+        caller.send({"jsonrpc": "2.0", "id": id, "result": 7})
+
+
+def use_every_slot(caller: Caller, limit: int) -> None:
+    """Have as many requests answered as there are slots; none can end before all have begun."""
+    for _ in range(2):
+        ids = caller.ids(limit)
+        caller.send(*(request(id, "meet", number=limit) for id in ids))
+        for answer in caller.collect(ids):
+            assert answer.get("result") == limit, answer
+
+
+CASES = [
+    pytest.param(face, policy, MOMENTS[name], id=f"{face}-{policy.name}-{name}")
+    for face in FACES
+    for policy in (EDITOR, AGENT, SPEC)
+    for name in MOMENTS
+    if (face != "sequential" or policy is EDITOR) and (policy.max_batch or "batch" not in name)
+]
+
+
+@pytest.mark.parametrize(("face", "policy", "cancelled"), CASES)
+def test_a_cancelled_request_gives_its_slot_back(
+    face: str, policy: Policy, cancelled: Moment, tmp_path: Path
+) -> None:
+    limit = policy.max_in_flight
+    with served(face, policy, tmp_path) as caller:
+        ids = cancelled(caller, max(limit, 3))
+        for answer in caller.collect(ids):
+            assert "result" in answer or answer["error"]["code"] == Cancelled.code, answer
+        use_every_slot(caller, limit)
+
+
+def test_a_socket_server_keeps_no_connection_whose_client_left(tmp_path: Path) -> None:
+    with unix_server(AGENT, tmp_path) as (process, connect), connect() as staying:
+
+        def leave(count: int) -> None:
+            for _ in range(count):
+                with connect() as caller:
+                    caller.collect(all_in_one_write(caller, 4))
+
+        def descriptors() -> int:
+            return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+        use_every_slot(staying, AGENT.max_in_flight)
+        before = descriptors()
+        leave(60)
+        eventually(lambda: descriptors() <= before, "sixty connections are closed")
