@@ -8,9 +8,15 @@ would be a promise that nobody checks. ``DUET_RPC_NO_SKIPS=1`` asks for the same
 Property tests have no time limit for an example, because a loaded machine is no fault of ours. In
 CI they try the same examples each time, so that a failure is never somebody else's; anywhere else
 they go on looking.
+
+Every test is a debug run: connections, also those of child processes, check the account of their
+slots at every turn, and a test during which one was wrong fails. ``DUET_DEBUG=0`` does without.
 """
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -63,6 +69,21 @@ class NoSkips:
             terminalreporter.write_line(line)
 
 
+@pytest.fixture(autouse=True)
+def slots_are_accounted_for() -> Iterator[None]:
+    """Fail a test during which a connection, of whatever process, has lost a slot."""
+    yield
+    told = Path(os.environ.get("DUET_DEBUG", "0"))
+    if told.is_file() and (violations := told.read_text()):
+        told.write_text("")
+        pytest.fail(f"an invariant was broken:\n{violations}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("DUET_DEBUG") != "0":
+        # One for each process, or a parallel test would be blamed.
+        file, os.environ["DUET_DEBUG"] = tempfile.mkstemp(prefix="duet-rpc-violations-")
+        os.close(file)
+        config.add_cleanup(lambda: os.unlink(os.environ["DUET_DEBUG"]))
     if skips_are_forbidden():
         config.pluginmanager.register(NoSkips(), "duet-rpc-no-skips")

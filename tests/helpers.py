@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job, Ledger
 from duet_rpc.framing import Fault, Frame, Framing, HeaderFraming, whole
 from duet_rpc.policy import Policy
@@ -95,7 +96,9 @@ class HandHost:
         assert self.connection is not None
         self.connection.calls.notify(method, json.dumps(params).encode())
 
-    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Reply:
         raise NotImplementedError("a handler here cannot wait for its peer")
 
     def progress(self, *args: Any, **kwargs: Any) -> None:
@@ -132,7 +135,7 @@ class Line:
         self.host = HandHost(held)
         self.framing = framing if framing is not None else _header_framing(policy)
         self.dispatcher = Dispatcher(service, policy, ledger=ledger, log=self.log)
-        self.connection = Connection(
+        self.connection = connection_class()(
             self.dispatcher,
             self.framing,
             self.host,

@@ -24,6 +24,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "straight", "openrpc", "calls"),
     ("connection",),
+    ("debug", "checked"),
     ("transports", "ledger", "retry"),
     ("logs", "caller", "proxies", "commands", "workers"),
     ("threads", "loop"),  # the hosts: what waits and runs for a connection

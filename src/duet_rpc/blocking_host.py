@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from duet_rpc.blocking_reply import Reply
 from duet_rpc.caller import Expected
 from duet_rpc.calls import encode_params
+from duet_rpc.context import Context
 from duet_rpc.context import Reply as PeerReply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded
@@ -158,30 +159,33 @@ class BlockingHost(ThreadHost):
             raise copy.copy(self.loss())
         reply.result()
 
-    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> PeerReply:
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> PeerReply:
         """Call the server from a handler."""
         reply = Reply(self._line, method, Expected(decoder(returns), timeout))
         if not self._line.request(reply, encode_params(params), self):
             raise copy.copy(self.loss())
-        return _HandlersReply(self, reply)
+        return _HandlersReply(self, ctx, reply)
 
-    def wait_outside(self, reply: Reply) -> Any:
-        """Wait for an answer; the handler gives up its place meanwhile."""
+    def wait_outside(self, ctx: Context, reply: Reply) -> Any:
+        """Wait for an answer; the handler gives up its slot meanwhile."""
         with self._line.lock:
-            self.connection.pause_slot()
+            self.connection.pause_slot(ctx)
             self._go_on()
         try:
             return reply.result()
         finally:
             with self._line.lock:
-                self.connection.resume_slot()
+                self.connection.resume_slot(ctx)
 
 
 class _HandlersReply:
     """A call from inside a handler."""
 
-    def __init__(self, host: BlockingHost, reply: Reply) -> None:
+    def __init__(self, host: BlockingHost, ctx: Context, reply: Reply) -> None:
         self._host = host
+        self._ctx = ctx
         self._reply = reply
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -190,4 +194,4 @@ class _HandlersReply:
 
     def result(self) -> Any:
         """Wait for the answer."""
-        return self._host.wait_outside(self._reply)
+        return self._host.wait_outside(self._ctx, self._reply)

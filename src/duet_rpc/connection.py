@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from duet_rpc.calls import CANCEL, JOIN, PROGRESS, Calls
-from duet_rpc.context import Peer
+from duet_rpc.context import Context, Peer
 from duet_rpc.dispatch import Dispatcher, Job, error_member
 from duet_rpc.errors import (
     Cancelled,
@@ -134,10 +134,10 @@ class Connection:
         "_open_calls",
         "_out",
         "_own",
-        "_paused",
         "_policy",
         "_queue",
         "_waiting",
+        "_waits",
         "baton",
         "broken",
         "calls",
@@ -206,7 +206,9 @@ class Connection:
         self._arrived: deque[bytes | bytearray | Fault] = deque()
         self.queue = self._queue = RequestQueue(policy.max_queued, policy.max_queued_bytes)
         self._waiting = self.queue.waiting
-        self._active = self._paused = 0
+        self._active = 0
+        self._waits: dict[Context, int] = {}
+        """The handlers that are paused: how many answers of the peer each of them waits for."""
         self._by_id: dict[bytes, Waiting | Job] = {}
         self._out: list[Frame] = []
         self._own: list[Frame] = []
@@ -227,7 +229,7 @@ class Connection:
     def idle(self) -> bool:
         """Nothing runs, nothing waits: everything that came has been dealt with."""
         return not (
-            self._active or self._paused or self._waiting or self._arrived or self._out or self._own
+            self._active or self._waits or self._waiting or self._arrived or self._out or self._own
         )
 
     @property
@@ -553,7 +555,11 @@ class Connection:
         self._host.start(job)
 
     def finish(self, job: Job, member: bytes) -> None:
-        """Take the outcome of a handler; its place is free. The host then calls `go_on`."""
+        """Take the outcome of a handler; its slot is free. The host then calls `go_on`."""
+        if job.context is not None:
+            job.context.is_over = True
+            if job.context in self._waits:  # a task or thread of the handler's waits on its own
+                self._take_slot_again(job.context)
         self._active -= 1
         self.finished += 1
         if job.id is None:
@@ -596,20 +602,31 @@ class Connection:
         if job.method.promise in (None, Promise.TRANSACTIONAL):
             self._host.cancel(job)
 
-    def pause_slot(self) -> None:
-        """A handler waits for its peer and gives up its place, so that the peer can call back.
+    def pause_slot(self, ctx: Context) -> None:
+        """A handler waits for its peer and gives up its slot, so that the peer can call back.
 
-        Not without limit: a peer that never answers could have any number of handlers wait.
+        It has one slot, for however many answers it waits. Not every handler gives its slot up:
+        with a peer that never answers, any number of them could wait.
         """
-        self._paused += 1
-        if self._paused <= self._policy.max_queued:
+        if ctx.is_over:
+            return
+        waits = self._waits.get(ctx, 0)
+        self._waits[ctx] = waits + 1
+        if not waits and len(self._waits) <= self._policy.max_queued:
             self._active -= 1
 
-    def resume_slot(self) -> None:
-        """The handler goes on."""
-        if self._paused <= self._policy.max_queued:
+    def resume_slot(self, ctx: Context) -> None:
+        """One of the answers is there, or not waited for any more; after the last one it runs."""
+        waits = self._waits.get(ctx, 0)
+        if waits > 1:
+            self._waits[ctx] = waits - 1
+        elif waits:
+            self._take_slot_again(ctx)
+
+    def _take_slot_again(self, ctx: Context) -> None:
+        if len(self._waits) <= self._policy.max_queued:
             self._active += 1
-        self._paused -= 1
+        del self._waits[ctx]
 
     def refuse_queued(self) -> None:
         """Answer everything that has not been started: we are shutting down."""

@@ -33,8 +33,10 @@ class Peer(Protocol):
         """Send a notification; it is on its way when this returns."""
         ...
 
-    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
-        """Send a request; while it waits for the reply, the handler gives up its place."""
+    def call(
+        self, ctx: "Context", method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Reply:
+        """Send a request; while it waits for the reply, the handler gives up its slot."""
         ...
 
     def logger(self, ctx: "Context") -> "LoggerAdapter[Any]":
@@ -63,6 +65,7 @@ class Context:
         "correlation_id",
         "deadline",
         "idempotency_key",
+        "is_over",
         "method",
         "principal",
         "progress_token",
@@ -100,6 +103,8 @@ class Context:
         """Which attempt at a command this is, and how old the first one; None for the first."""
         self.cancelled = False
         """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
+        self.is_over = False
+        """True once the handler has ended."""
 
     @property
     def logger(self) -> "LoggerAdapter[Any]":
@@ -125,7 +130,7 @@ class Context:
 
         `returns` is the type to decode the result into.
         """
-        return self._peer.call(method, params, timeout, returns)
+        return self._peer.call(self, method, params, timeout, returns)
 
 
 class Transaction(Protocol):

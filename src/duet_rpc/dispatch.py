@@ -266,7 +266,7 @@ class Dispatcher:
                 return self._ledger.run(job, work, self.failure)
             return work(None)
         except BaseException as error:  # a handler's SystemExit does not end the server
-            return error_member(self.failure(error, job))
+            return self.broken_off(error, job, "handler failed")
 
     async def run_async(self, job: Job) -> bytes:
         """Run an `async def` to its end; never raises."""
@@ -280,7 +280,7 @@ class Dispatcher:
                 return await self._ledger.run_async(job, work, self.failure)
             return await work(None)
         except BaseException as error:
-            return error_member(self.failure(error, job))
+            return self.broken_off(error, job, "handler failed")
 
     def failure(self, error: BaseException, job: Job, text: str = "handler failed") -> RpcError:
         """Turn what a handler raised into the error that its caller may see."""
@@ -302,10 +302,15 @@ class Dispatcher:
         """Answer for a host that could not begin: a fault of ours, of which the caller is told."""
         return error_member(self.failure(error, job, "a handler could not be started"))
 
-    def broken_off(self, error: BaseException, job: Job) -> bytes:
-        """Answer for a handler whose task or thread ended without an answer; never raises."""
+    def broken_off(
+        self, error: BaseException, job: Job, text: str = "a handler was broken off"
+    ) -> bytes:
+        """Answer for a handler that ended, or whose task or thread did, by an exception.
+
+        Never raises, for then the request would have no answer and its slot would not come back.
+        """
         try:
-            return error_member(self.failure(error, job, "a handler was broken off"))
+            return error_member(self.failure(error, job, text))
         except BaseException:  # even the log fails
             return error_member(InternalError())
 

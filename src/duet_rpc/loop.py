@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from duet_rpc.calls import encode_params
-from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.framing import Frame, Framing
@@ -52,7 +52,7 @@ class LoopHost:
         on_end: Callable[["LoopHost"], None] = lambda host: None,
     ) -> None:
         self.channel = channel
-        self.connection = Connection(
+        self.connection = connection_class()(
             dispatcher,
             framing,
             self,
@@ -235,9 +235,11 @@ class LoopHost:
         """Send a notification from a handler, on the loop or in a thread."""
         self.on_loop(self.connection.calls.notify, method, encode_params(params))
 
-    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Reply:
         """Call the peer from a handler."""
-        return _LoopReply(self, method, encode_params(params), timeout, returns)
+        return _LoopReply(self, ctx, method, encode_params(params), timeout, returns)
 
     def logger(self, ctx: Context) -> Any:
         """Make the logger of a request."""
@@ -476,9 +478,16 @@ class _LoopReply:
     """A call to the peer from inside a handler."""
 
     def __init__(
-        self, host: LoopHost, method: str, params: bytes | None, timeout: float | None, returns: Any
+        self,
+        host: LoopHost,
+        ctx: Context,
+        method: str,
+        params: bytes | None,
+        timeout: float | None,
+        returns: Any,
     ) -> None:
         self._host = host
+        self._ctx = ctx
         self._method = method
         self._timeout = timeout
         self.decode = decoder(returns)
@@ -533,17 +542,19 @@ class _LoopReply:
         if threading.get_ident() == host._thread:
             raise UsageError("this would block the event loop; await the call instead")
         host.on_loop(self._pause)
-        self._settled.wait(self._timeout)
-        host.on_loop(self._resume)
+        try:
+            self._settled.wait(self._timeout)
+        finally:
+            host.on_loop(self._resume)
         return self._value()
 
     def _pause(self) -> None:
-        self._host.connection.pause_slot()
+        self._host.connection.pause_slot(self._ctx)
         self._host.connection.go_on()
         self._host._arrange()
 
     def _resume(self) -> None:
-        self._host.connection.resume_slot()
+        self._host.connection.resume_slot(self._ctx)
         if not self._settled.is_set():
             self._host.connection.calls.forget(self._id, tell_peer=True)
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from duet_rpc.calls import encode_params
-from duet_rpc.connection import Connection
 from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
 from duet_rpc.framing import Frame, Framing
@@ -52,7 +52,7 @@ class ThreadHost:
         logger: Callable[[Context], Any] | None = None,
     ) -> None:
         self.channel = channel
-        self.connection = Connection(
+        self.connection = connection_class()(
             dispatcher,
             framing,
             self,
@@ -136,11 +136,13 @@ class ThreadHost:
         encoded = encode_params(params)
         self.lend_back(lambda: self.connection.calls.notify(method, encoded))
 
-    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Reply:
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Reply:
         """Call the peer from inside a handler."""
         if self.nested >= MAX_NESTED:
             raise Overloaded(data={"detail": "too many calls wait for one another"})
-        return _BlockingReply(self, method, encode_params(params), timeout, returns)
+        return _BlockingReply(self, ctx, method, encode_params(params), timeout, returns)
 
     def logger(self, ctx: Context) -> Any:
         """Make the logger of a request."""
@@ -402,12 +404,14 @@ class _BlockingReply:
     def __init__(
         self,
         host: ThreadHost,
+        ctx: Context,
         method: str,
         params: bytes | None,
         timeout: float | None,
         returns: Any,
     ) -> None:
         self._host = host
+        self._ctx = ctx
         self._method = method
         self._timeout = timeout
         self.decode = decoder(returns)
@@ -449,7 +453,7 @@ class _BlockingReply:
 
     def _pump(self) -> None:
         host, connection = self._host, self._host.connection
-        connection.pause_slot()
+        connection.pause_slot(self._ctx)
         host.nested += 1
         try:
             connection.go_on()
@@ -460,4 +464,4 @@ class _BlockingReply:
                 host.turn(left)
         finally:
             host.nested -= 1
-            connection.resume_slot()
+            connection.resume_slot(self._ctx)

@@ -18,7 +18,9 @@ class Told:
     def notify(self, method: str, params: Any) -> None:
         self.said.append(("notify", method, params))
 
-    def call(self, method: str, params: Any, timeout: float | None, returns: Any) -> Any:
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Any:
         self.said.append(("call", method, params, timeout, returns))
         return "the reply"
 

@@ -35,6 +35,8 @@ def make_service(*, is_async: bool) -> Service:
     service = Service()
     meetings: dict[int, threading.Barrier] = {}
     lock = threading.Lock()
+    here: list[int] = []
+    most = [0]
 
     @service.query
     def meet(number: int) -> int:
@@ -57,6 +59,19 @@ def make_service(*, is_async: bool) -> Service:
                 return await ctx.call("peer.ask", timeout=within)
             except (CallTimeout, ConnectionLost):
                 return None
+
+        @service.query
+        async def ask_at_once(ctx: Context, count: int) -> Any:
+            return await asyncio.gather(*(ctx.call("peer.ask") for _ in range(count)))
+
+        @service.query
+        async def crowd() -> int:
+            """Say how many of these were ever here at once."""
+            here.append(len(here) + 1)
+            most.append(max(*most, *here))
+            await asyncio.sleep(0.01)
+            here.pop()
+            return most[-1]
 
         @service.query
         async def swallow() -> str:
@@ -204,7 +219,7 @@ def unix_server(
 
     log = tmp_path / "log"
     with _process("unix", str(path), policy=policy, is_async=True, log=log) as process:
-        eventually(path.exists, "the server listens")
+        eventually(lambda: "listening" in log.read_text(), "the server listens")
         yield process, connect
         process.send_signal(signal.SIGTERM)
         _see_the_end(process, log)

@@ -958,14 +958,22 @@ def test_a_client_answers_no_faults() -> None:
 # A handler that waits for its peer.
 
 
+def context_of(one: Line, index: int) -> Context:
+    """The context of a handler that is held open."""
+    ctx = one.host.open[index].context
+    assert ctx is not None
+    return ctx
+
+
 def test_a_handler_that_waits_gives_up_its_place() -> None:
     one = line(ONE)
     one.send(request("work", id=1), request("quick", id=2))
-    one.connection.pause_slot()
+    waiting = context_of(one, 0)
+    one.connection.pause_slot(waiting)
     one.connection.go_on()
     assert ids(one.answers()) == [2]
     assert not one.connection.idle
-    one.connection.resume_slot()
+    one.connection.resume_slot(waiting)
     assert ids(one.release()) == [1]
     assert one.connection.idle
 
@@ -973,14 +981,47 @@ def test_a_handler_that_waits_gives_up_its_place() -> None:
 def test_not_every_place_can_be_given_up() -> None:
     one = line(replace(ONE, max_queued=1))
     one.send(request("work", id=1))
-    one.connection.pause_slot()
+    first = context_of(one, 0)
+    one.connection.pause_slot(first)
     one.connection.go_on()
     one.send(request("work", id=2))
-    one.connection.pause_slot()  # one too many: this one keeps its place
+    second = context_of(one, 1)
+    one.connection.pause_slot(second)  # one too many: this one keeps its slot
     assert one.send(request("quick", id=3)) == []
-    one.connection.resume_slot()
-    one.connection.resume_slot()
+    one.connection.resume_slot(first)
+    one.connection.resume_slot(second)
     assert ids(one.release_all()) == [1, 2, 3]
+
+
+def test_a_handler_has_one_slot_to_give_up_for_however_many_answers_it_waits() -> None:
+    one = line(ONE)
+    one.send(*(request("work", id=id) for id in (1, 2, 3)))
+    waiting = context_of(one, 0)
+    for _ in range(3):
+        one.connection.pause_slot(waiting)
+        one.connection.go_on()
+    assert one.running == [b"1", b"2"]
+    for _ in range(3):
+        one.connection.resume_slot(waiting)
+    assert ids(one.release(b"2")) == [2]
+    assert one.running == [b"1"]
+    assert ids(one.release_all()) == [1, 3]
+    assert one.connection.idle
+
+
+def test_a_handler_that_ends_while_a_task_of_its_own_waits_gives_its_slot_back_once() -> None:
+    one = line(ONE)
+    one.send(*(request("work", id=id) for id in (1, 2, 3)))
+    waiting = context_of(one, 0)
+    one.connection.pause_slot(waiting)
+    assert ids(one.release(b"1")) == [1]
+    one.connection.resume_slot(waiting)
+    one.connection.pause_slot(waiting)
+    one.connection.go_on()
+    assert one.running == [b"2"]
+    one.connection.resume_slot(waiting)
+    assert ids(one.release_all()) == [2, 3]
+    assert one.connection.idle
 
 
 # The way out.

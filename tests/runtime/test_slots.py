@@ -1,15 +1,20 @@
 """Whatever becomes of a request, its slot is given back, once: N cancellations, then N at once."""
 
+import asyncio
+import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from duet_rpc.errors import Cancelled
+from duet_rpc import Service, blocking, testing
+from duet_rpc.errors import Cancelled, InternalError
 from duet_rpc.policy import AGENT, EDITOR, SPEC, Policy
 
+from .faces import PATIENCE, Peer, Scripted, face_named, failure
 from .slots import FACES, Caller, cancel, eventually, request, served, unix_server
 
 Moment = Callable[[Caller, int], list[int]]
@@ -186,6 +191,96 @@ def test_a_cancelled_request_gives_its_slot_back(
         for answer in caller.collect(ids):
             assert "result" in answer or answer["error"]["code"] == Cancelled.code, answer
         use_every_slot(caller, limit)
+
+
+@pytest.mark.parametrize("face", ["stdio", "unix", "memory", "asyncio client"])
+def test_a_handler_that_waits_for_several_answers_makes_room_for_one(
+    face: str, tmp_path: Path
+) -> None:
+    with served(face, EDITOR, tmp_path) as caller:
+        asking, *crowd = caller.ids(6)
+        caller.send(request(asking, "ask_at_once", count=3))
+        caller.wait_until_asked(3)
+        caller.send(*(request(id, "crowd") for id in crowd))
+        assert [answer["result"] for answer in caller.collect(crowd)] == [1] * 5
+        answer_calls(caller, 0)
+        assert caller.collect([asking])[0]["result"] == [7] * 3
+        use_every_slot(caller, 1)
+
+
+class BrokenLog:
+    """A log that fails, as one on a full disk may."""
+
+    def note(self, severity: str, text: str, **fields: Any) -> None: ...
+
+    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+
+def make_failing() -> Service:
+    service = Service()
+
+    @service.query
+    async def fail() -> None:
+        raise SystemExit
+
+    @service.query
+    def fail_in_thread() -> None:
+        raise KeyboardInterrupt
+
+    @service.query
+    async def cancel_everything() -> None:
+        """Cancel all tasks, as an application may at its end: also those that have not begun."""
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            if task.get_coro().__qualname__.startswith("LoopHost."):  # type: ignore[union-attr]
+                task.cancel()
+
+    @service.query
+    async def nap() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    @service.query
+    async def ready() -> str:
+        return "ready"
+
+    return service
+
+
+@pytest.mark.parametrize("face", ["asyncio", "blocking"])
+@pytest.mark.parametrize("method", ["fail", "fail_in_thread"])
+def test_a_handler_whose_failure_cannot_even_be_logged_gives_its_slot_back(
+    method: str, face: str
+) -> None:
+    with face_named(face) as found:
+        client = found.connect(make_failing(), policy=EDITOR, server_log=BrokenLog())
+        for _ in range(3):
+            assert isinstance(failure(client.begin(method)), InternalError)
+        assert client.call("ready") == "ready"
+
+
+@pytest.mark.parametrize("method", ["fail", "fail_in_thread"])
+def test_so_do_the_handlers_of_a_blocking_client(method: str) -> None:
+    def script(peer: Peer) -> None:
+        for id in range(3):
+            peer.say(json.dumps(request(id, method)).encode())
+            assert peer.request()["error"]["code"] == InternalError.code
+        peer.say(json.dumps(request(3, "ready")).encode())
+        assert peer.request()["result"] == "ready"
+
+    server = Scripted(script)
+    with blocking.Client(server, service=make_failing(), policy=EDITOR, log=BrokenLog()):
+        server.join()
+
+
+async def test_tasks_that_others_cancel_are_answered_and_give_their_slots_back() -> None:
+    async with testing.connect(make_failing(), policy=AGENT) as client:
+        naps = [asyncio.ensure_future(client.query("nap")) for _ in range(15)]
+        over = asyncio.ensure_future(client.query("cancel_everything"))
+        for ended in await asyncio.gather(*naps, return_exceptions=True):
+            assert isinstance(ended, InternalError)
+        await over
+        for _ in range(20):
+            assert await client.query("ready") == "ready"
 
 
 def test_a_socket_server_keeps_no_connection_whose_client_left(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Debug runs: `DUET_DEBUG=1` has every connection check its own accounts.
+
+It is no setting of a service's, so it has no option beside it. A value other than 1 is a file to
+which violations are appended, so that those of child processes are seen as well. With `python -O`,
+or without the variable, nothing of this is loaded.
+"""
+
+import os
+import traceback
+from typing import NoReturn
+
+from duet_rpc.connection import Connection
+
+VARIABLE = "DUET_DEBUG"
+
+
+def connection_class() -> type[Connection]:
+    """Choose what to make connections of: in a debug run, what checks itself."""
+    if not __debug__ or os.environ.get(VARIABLE, "0") in ("", "0"):
+        return Connection
+    from duet_rpc.checked import CheckedConnection
+
+    return CheckedConnection
+
+
+def violated(what: str) -> NoReturn:
+    """Tell of a broken invariant, in the file if there is one, and raise it."""
+    file = os.environ.get(VARIABLE, "0")
+    if file not in ("", "0", "1"):
+        with open(file, "a") as told:
+            told.write(f"{what}\n{''.join(traceback.format_stack())}\n")
+    raise AssertionError(what)
