@@ -19,7 +19,17 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "version", "stats", "collector", "patterns", "promise", "loading"),
+    (
+        "errors",
+        "options",
+        "version",
+        "stats",
+        "collector",
+        "patterns",
+        "promise",
+        "loading",
+        "tracebacks",
+    ),
     ("messages", "framing", "policy", "params", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "straight", "openrpc", "calls"),

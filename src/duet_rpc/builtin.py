@@ -71,7 +71,7 @@ def builtin_methods(
                 data={
                     "param": "level",
                     "expected": type_name(Literal["debug", "info", "warn", "error"]),
-                    "received": level[:100],
+                    "received": "another string",
                     "accepted": list(LEVELS),
                 }
             )

@@ -46,6 +46,7 @@ from duet_rpc.messages import (
     encode_error,
 )
 from duet_rpc.service import Promise
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
 
 RETRY_AFTER_MS = 100
@@ -714,7 +715,7 @@ class Connection:
         id = message.id if type(message) is Request else None
         reference = self.dispatcher.log.failure(
             "a request could not be prepared",
-            error,
+            OwnFault(error),
             method=message.method,
             id=id,
             correlation_id=self.dispatcher.correlation_id(id, self.id),

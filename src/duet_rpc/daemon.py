@@ -29,6 +29,7 @@ from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.threads import MAX_NESTED, StandIn, ThreadHost
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.version import __version__
 
@@ -230,7 +231,7 @@ def run_daemon(
 
             serve_on_loop(channel, dispatcher, frames, logs, life, rule, on_start)
     except Exception as error:  # a fault of our own, not of a handler's
-        logs.failure("the daemon cannot go on", error)
+        logs.failure("the daemon cannot go on", OwnFault(error))
         logs.flush(0.5)
         sys.exit(1)
     logs.note("info", "ended", why=life.reason)

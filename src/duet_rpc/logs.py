@@ -1,9 +1,14 @@
-"""Log lines on stderr or in a file: never on stdout, never blocking, never with secrets.
+"""Log lines on stderr or in a file: never on stdout, never blocking.
 
 A line is `time severity message field=value ...`. It is written at once, without blocking: a client
 that does not drain our stderr must not stop us, so what it has no room for is kept for a while, and
 dropped and counted beyond that. Python's own `logging` is used where handlers ask for a logger, and
 only then imported.
+
+What the runtime itself logs holds no values of callers. The text of an unforeseen exception and the
+lines of handlers are the application's and may hold anything. `redacted` takes the common forms of
+secrets out of them, which helps and promises nothing: no pattern knows every secret. Without
+`log_exception_text` exceptions are logged by their types and places alone.
 """
 
 import os
@@ -14,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context
 from duet_rpc.patterns import pattern
+from duet_rpc.tracebacks import format_places
 from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox
 
 if TYPE_CHECKING:
+    import re
     from logging import Handler, LoggerAdapter
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "error": 40}
@@ -30,24 +37,48 @@ _SECRET_WORDS = (
     "token",
     "password",
     "passwd",
+    "passphrase",
     "secret",
     "authorization",
     "apikey",
     "api_key",
+    "access_key",
+    "private_key",
     "credential",
+    "cookie",
 )
-_SECRET = "|".join(_SECRET_WORDS)
+_SECRET = "|".join(word.replace("_", "[_-]") for word in _SECRET_WORDS)
+_HEADERS = "(?:proxy-)?authorization|(?:set-)?cookie"
+# A name, what stands between it and its value, and the value: in quotes to the closing one, in a
+# header to the end of the line, else to where a value of a query or a list would end.
 _SECRETS = rf"""(?ix)
-    ( (?:{_SECRET}) [\w-]{{0,20}} ["']? \s? [=:] \s? (?:bearer\s|basic\s)? ["']? ) [^\s"',;&]+
-    | (\bbearer\s) [\w.~+/=-]+"""
+    (?P<header> \b(?:{_HEADERS}) \s{{0,3}} : \s{{0,3}} (?!["'\s]) ) [^\r\n]+
+    | (?P<before>
+        (?:{_SECRET}) [\w-]{{0,20}} \\? ["']? \s{{0,3}} (?:=>|[=:]|(?<=["']),) \s{{0,3}}
+        (?: [bruf]{{1,2}} (?=["']) )?
+    )
+    (?:
+        (?P<quote> \\?["']) (?:(?!(?P=quote)) (?:\\.|.))* (?P<closing> (?P=quote))?
+        | [^\s"',;&]+
+    )
+    | (?P<scheme> \b(?:bearer|basic)\s ) [\w.~+/=-]+
+    | (?P<url> \b[a-z][a-z0-9+.-]{{0,20}}:// [^\s/:@"']{{0,200}} : ) [^\s/"']*(?=@)"""
 _HOMES = r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"
 
 
 class Logs:
     """The log of one process; `level` may be changed while it runs. Any thread may write."""
 
-    def __init__(self, *, level: str = "info", path: str | None = None, colour: bool | None = None):
+    def __init__(
+        self,
+        *,
+        level: str = "info",
+        path: str | None = None,
+        colour: bool | None = None,
+        log_exception_text: bool = True,
+    ):
         self.level = level
+        self.log_exception_text = log_exception_text
         self.dropped = 0
         self._threshold = LEVELS[level]
         self._path = None if path is None else os.path.abspath(path)
@@ -89,6 +120,10 @@ class Logs:
 
             logging.getLogger("duet_rpc").setLevel(LEVELS[level])
 
+    def withhold_exception_text(self) -> None:
+        """Log the types and places of exceptions from now on, and nothing of their texts."""
+        self.log_exception_text = False
+
     def note(self, severity: str, text: str, **fields: Any) -> None:
         """Write one line."""
         if LEVELS[severity] >= self._threshold:
@@ -98,14 +133,19 @@ class Logs:
         """Write an unforeseen exception with its traceback; return the reference for the peer."""
         reference = os.urandom(6).hex()
         if self._threshold <= LEVELS["error"]:
-            import traceback
-
-            try:
-                trace = "".join(traceback.format_exception(error))
-            except Exception:  # an exception whose text cannot be had is still one
-                trace = f"{type(error).__name__} (its text cannot be read)\n"
+            trace = self._format_trace(error)
             self._write("error", text, {**fields, "reference": reference}, trace)
         return reference
+
+    def _format_trace(self, error: BaseException) -> str:
+        if not self.log_exception_text:
+            return format_places(error)
+        import traceback
+
+        try:
+            return "".join(traceback.format_exception(error))
+        except Exception:  # an exception whose text cannot be had is still one
+            return format_places(error)
 
     def logger(self, ctx: Context) -> "LoggerAdapter[Any]":
         """Make the logger of one request for its handler."""
@@ -227,10 +267,16 @@ def _nothing() -> None:
 
 
 def redacted(text: str) -> str:
-    """Take out what must not stand in a log: values of secrets, and whose home a path is in."""
+    """Take out the common forms of secrets, and whose home a path is in; a help, not a promise."""
     if "=" in text or ":" in text or " " in text:
-        text = pattern(_SECRETS).sub(lambda match: f"{match[1] or match[2]}***", text)
+        text = pattern(_SECRETS).sub(_masked, text)
     return pattern(_HOMES).sub("~", text) if "/" in text else text
+
+
+def _masked(found: "re.Match[str]") -> str:
+    if (before := found["before"]) is not None:
+        return f"{before}{found['quote'] or ''}***{found['closing'] or ''}"
+    return f"{found['header'] or found['scheme'] or found['url']}***"
 
 
 def _text_of(id: bytes | str | None) -> str | None:
@@ -280,9 +326,7 @@ def _handler(logs: Logs) -> "Handler":
             severity = names.get(record.levelno // 10 * 10, "info")
             trace = ""
             if record.exc_info and record.exc_info[1] is not None:
-                import traceback
-
-                trace = "".join(traceback.format_exception(record.exc_info[1]))
+                trace = logs._format_trace(record.exc_info[1])
             logs._write(severity, record.getMessage(), fields, trace)
 
     return Handler()

@@ -19,6 +19,7 @@ from duet_rpc.framing import Framing
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
 from duet_rpc.threads import STALL
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.workers import Workers
 
@@ -99,15 +100,22 @@ async def _linger(host: LoopHost, life: Life) -> None:
         await host.moved(until - time.monotonic())
 
 
+_IN_CALLBACK = "Exception in callback"
+"""How asyncio begins a sentence that goes on with the callback's arguments, which may be values."""
+
+
 def _told_to(logs: Logs) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """Make what tells of an exception that nobody caught, in our log instead of asyncio's."""
 
     def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        text = context.get("message", "an exception that no one caught")
+        if text.startswith(_IN_CALLBACK):
+            text = "an exception in a callback of the event loop"
         if error is not None:
-            logs.failure(context.get("message", "an exception that nobody caught"), error)
+            logs.failure(text, error)
         else:
-            logs.note("error", context.get("message", "a fault in the event loop"))
+            logs.note("error", text)
 
     return tell
 
@@ -241,5 +249,5 @@ class Watch:
         except RuntimeError:
             pass  # the loop has ended meanwhile
         except Exception as error:  # ours; the end has to be seen to all the same
-            self._logs.failure("reading failed", error)
+            self._logs.failure("reading failed", OwnFault(error))
             time.sleep(self.TICK)

@@ -4,6 +4,7 @@ from math import inf
 from typing import Any, TypeGuard
 
 from duet_rpc.errors import UsageError
+from duet_rpc.patterns import pattern
 
 SECONDS = "seconds above 0, or None for no bound"
 
@@ -12,6 +13,11 @@ def check(name: str, value: Any, is_sound: bool, accepted: str) -> None:
     """Refuse an option that cannot work, and say what can."""
     if not is_sound:
         raise UsageError(f"{name} is {value!r}; give {accepted}")
+
+
+def without_password(url: str) -> str:
+    """Show a URL that someone gave, without the password in it."""
+    return pattern(r"(://[^/:@]*:)[^/]*@").sub(r"\1***@", url)
 
 
 def is_number(value: Any) -> bool:

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import InvalidAnswer, UsageError
+from duet_rpc.wording import explain_result
 
 Decode = Callable[[Any], Any]
 """Makes the value of a raw result; raises `InvalidAnswer` if it does not fit."""
@@ -39,7 +40,9 @@ def _decoder(returns: Any) -> Decode:
         try:
             return decode(raw) if len(raw) < LARGE else decode_large(decode, raw)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise InvalidAnswer(f"the result is not what was asked for: {error}") from None
+            raise InvalidAnswer(
+                f"the result is not what was asked for: {explain_result(error)}"
+            ) from None
 
     if len(_DECODERS) < 1000:
         try:

@@ -26,7 +26,9 @@ class Server:
     """A service under a policy, ready to be served.
 
     `store` keeps what became of each command: a store, its URL (`sqlite:///commands.db`), or a
-    `Ledger` with times of its own.
+    `Ledger` with times of its own. An unforeseen exception of a handler is logged with its text,
+    which may hold anything that the handler had in hand; `log_exception_text=False` logs the types
+    and the places of exceptions only.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Server:
         *,
         policy: Policy | None = None,
         store: "Store | Ledger | str | None" = None,
+        log_exception_text: bool = True,
     ) -> None:
         if not isinstance(service, Service):
             raise UsageError(f"a server serves a Service, not {service!r}")
@@ -42,7 +45,10 @@ class Server:
             raise UsageError(
                 f"policy is {policy!r}; give one of duet_rpc.policy, such as PRODUCTION"
             )
+        is_flag = isinstance(log_exception_text, bool)
+        check("log_exception_text", log_exception_text, is_flag, "True or False")
         self.service = service
+        self.log_exception_text = log_exception_text
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)
 
@@ -56,10 +62,9 @@ class Server:
         """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
         from duet_rpc.daemon import run_daemon
         from duet_rpc.framing import check_framing
-        from duet_rpc.logs import Logs
 
         check_framing(framing)  # while stdout is still whose it was
-        logs = logs if logs is not None else Logs()
+        logs = self._log(logs)
         with closing(logs), closing(self.commands):
             run_daemon(
                 self.service,
@@ -148,6 +153,15 @@ class Server:
         """Give back what the store holds; idempotent. `run_...` do it by themselves."""
         self.commands.close()
 
+    def _log(self, given: "Logs | None") -> "Logs":
+        """Take the log that was given, or make one; it keeps to what this server may log."""
+        from duet_rpc.logs import Logs
+
+        logs = given if given is not None else Logs()
+        if not self.log_exception_text:
+            logs.withhold_exception_text()
+        return logs
+
     async def _serve(
         self,
         listening: "socket",
@@ -159,9 +173,8 @@ class Server:
         import asyncio
 
         from duet_rpc.listener import Listener
-        from duet_rpc.logs import Logs
 
-        logs = logs if logs is not None else Logs()
+        logs = self._log(logs)
         with closing(logs):
             listener = Listener(
                 listening,
@@ -185,10 +198,9 @@ class Server:
         on_start: Callable[[str], None],
         options: "Options",
     ) -> None:
-        from duet_rpc.logs import Logs
         from duet_rpc.socket_daemon import run_on_socket
 
-        logs = logs if logs is not None else Logs()
+        logs = self._log(logs)
         with closing(logs), closing(self.commands):
             run_on_socket(
                 listening,

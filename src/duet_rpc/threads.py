@@ -24,6 +24,7 @@ from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
 from duet_rpc.framing import Frame, Framing
 from duet_rpc.results import decoder
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 
@@ -390,7 +391,7 @@ class StandIn:
             try:
                 host.turn(self.TICK)
             except Exception as error:  # ours, and the reading thread waits for us to step down
-                host._log.failure("reading failed", error, connection_id=connection.id)
+                host._log.failure("reading failed", OwnFault(error), connection_id=connection.id)
                 time.sleep(self.TICK)
             self._check_deadline()
         connection.lent = False

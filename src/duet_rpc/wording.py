@@ -2,8 +2,9 @@
 
 `type_name` says a hint, `accepted_values` lists a closed set, and `explain` turns msgspec's
 sentence about params that do not fit into what a caller can act on: which parameter, what was
-expected, what came. The text of an exception that a type's own check raises is never passed on: it
-was not written for the peer.
+expected, what kind of value came. No value is repeated: errors end in logs, and the value may be a
+password. The text of an exception that a type's own check raises is never passed on either: it was
+not written for the peer. `explain_result` does the same for a result, on the caller's side.
 """
 
 import enum
@@ -175,7 +176,7 @@ def explain(
     param = _joined(steps)
     hint = _hint_at(hints, steps)
     if error.__cause__ is not None:  # a type's own check
-        return invalid(param, type_name(hint), _shown(params, values), hint)
+        return invalid(param, type_name(hint), _kind_at(params, values), hint)
     if sentence.startswith(_MISSING):
         steps = [*steps, sentence[len(_MISSING) : -1]]
         hint = _hint_at(hints, steps)
@@ -194,10 +195,10 @@ def explain(
         return invalid(param, expected, _json_words(match[2]), hint)
     if match := pattern(_BEYOND_LIMIT).match(sentence):
         expected = f"{_json_words(match[1])} {match[2]}"
-        return invalid(param, expected, _shown(params, values), hint)
+        return invalid(param, expected, _kind_at(params, values), hint)
     if sentence.endswith("out of range"):
         return invalid(param, type_name(hint), "a number out of range", hint)
-    return invalid(param, type_name(hint), _shown(params, values), hint)
+    return invalid(param, type_name(hint), _kind_at(params, values), hint)
 
 
 def _known(hints: Mapping[str, Any], steps: list[str]) -> str:
@@ -245,8 +246,8 @@ def _hint_at(hints: Mapping[str, Any], steps: list[str]) -> Any:
     return hint
 
 
-def _shown(params: bytes, steps: list[str]) -> str:
-    """Spell the value that came, if it is short; a large one is not worth a second decoding."""
+def _kind_at(params: bytes, steps: list[str]) -> str:
+    """Say what kind of value a path leads to; a large message is not worth a second decoding."""
     if len(params) > _MAX_LOOK or "..." in steps:
         return "another value"
     try:
@@ -255,7 +256,21 @@ def _shown(params: bytes, steps: list[str]) -> str:
             value = value[int(step)] if isinstance(value, list) else value[step]
     except (msgspec.ValidationError, LookupError, TypeError):
         return "another value"
-    return _shortened(msgspec.json.encode(value).decode())
+    return f"another {_JSON_NAMES[type(value)]}"
+
+
+def explain_result(error: Exception) -> str:
+    """Say in what a result differs from the type that was asked for, without its values."""
+    text = str(error)
+    if error.__cause__ is not None or not isinstance(error, msgspec.DecodeError):
+        return "a type's own check refused it"
+    at = text.rfind(" - at `", max(0, len(text) - _MAX_SENTENCE))
+    path = "" if at < 0 else text[at:]
+    if text.startswith(_UNKNOWN):
+        return f"it has a member that the type does not{path}"
+    if text.startswith("Invalid "):  # "Invalid enum value 'x'", "Invalid value 'x'", "Invalid UUID"
+        return f"it holds a value that the type does not{path}"
+    return text if len(text) <= _MAX_SENTENCE else "it does not fit the type"
 
 
 def printable(text: str) -> str:

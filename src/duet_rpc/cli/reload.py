@@ -41,8 +41,9 @@ class Reload:
             self._seen = state
             problem = self._problem()
             if problem is not None:
+                why = problem if self._logs.log_exception_text else None
                 self._logs.note(
-                    "error", "the changed service does not load; serving the old", why=problem
+                    "error", "the changed service does not load; serving the old", why=why
                 )
                 continue
             while self._state() == state:

@@ -16,6 +16,7 @@ def command(
     max_message_bytes: int | None,
     log_level: str,
     log_file: str | None,
+    no_exception_text: bool,
     no_color: bool,
 ) -> None:
     """Serve the daemon's own methods on stdin and stdout.
@@ -36,4 +37,6 @@ def command(
     from duet_rpc.service import Service
 
     server = Server(Service(), policy=make_policy(policy, read_timeout, max_message_bytes))
-    server.run_stdio(framing=framing, logs=make_logs(log_level, log_file, no_color))
+    server.run_stdio(
+        framing=framing, logs=make_logs(log_level, log_file, no_exception_text, no_color)
+    )

@@ -58,6 +58,7 @@ def command(
     max_message_bytes: int | None,
     log_level: str,
     log_file: str | None,
+    no_exception_text: bool,
     no_color: bool,
     store: str | None,
     unix: str | None,
@@ -99,7 +100,7 @@ def command(
     except UsageError as error:
         told = str(error).replace("store= of Server", "--store")
         raise click.UsageError(told) from None
-    logs = make_logs(log_level, log_file, no_color)
+    logs = make_logs(log_level, log_file, no_exception_text, no_color)
     try:
         if unix is not None:
             server.run_unix(unix, logs=logs, framing=framing)

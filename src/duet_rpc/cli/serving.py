@@ -71,6 +71,14 @@ _OPTIONS = (
         help="Append the log to this file instead of writing it to stderr.",
     ),
     click.option(
+        "--no-exception-text",
+        is_flag=True,
+        envvar="DUET_RPC_NO_EXCEPTION_TEXT",
+        show_envvar=True,
+        help="Log exceptions of handlers by their types and places, without their texts: those may"
+        " hold values of callers.",
+    ),
+    click.option(
         "--no-color",
         is_flag=True,
         help="Write the log without colour, also to a terminal.  [env var: NO_COLOR]",
@@ -92,8 +100,15 @@ def make_policy(name: str, read_timeout: float | None, max_message_bytes: int | 
     return replace(preset(name), **changes) if changes else preset(name)
 
 
-def make_logs(log_level: str, log_file: str | None, no_color: bool) -> "Logs":
+def make_logs(
+    log_level: str, log_file: str | None, no_exception_text: bool, no_color: bool
+) -> "Logs":
     """Open the log."""
     from duet_rpc.logs import Logs
 
-    return Logs(level=log_level.lower(), path=log_file or None, colour=False if no_color else None)
+    return Logs(
+        level=log_level.lower(),
+        path=log_file or None,
+        colour=False if no_color else None,
+        log_exception_text=not no_exception_text,
+    )

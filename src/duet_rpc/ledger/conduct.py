@@ -22,6 +22,7 @@ from ..errors import (
     RpcError,
     StoreUnavailable,
 )
+from ..tracebacks import OwnFault
 from .flights import Ended, Flight
 from .heart import Beat, Heart, about
 from .machine import (
@@ -165,7 +166,11 @@ class Conductor:
                     raise _cut_off(flight.command) from error
             except Exception as error:
                 # The handler has run: no fault of a store may be told as if it were an outcome.
-                log.exception("the store failed to take an outcome", extra=about(beat))
+                log.error(
+                    "the store failed to take an outcome",
+                    exc_info=OwnFault(error),
+                    extra=about(beat),
+                )
                 raise _cut_off(flight.command) from error
             await steps.pause(min(pause, self._lease / 6))
             pause = min(pause * 2, LAST_RETRY)

@@ -17,6 +17,7 @@ from collections import deque
 from msgspec import Struct
 
 from ..errors import StoreUnavailable
+from ..tracebacks import OwnFault
 from .group import MAX_GROUP, Group
 from .machine import Fenced, Identity, Kept, Operation, Renew
 from .store import Store
@@ -101,8 +102,8 @@ class Heart:
                     self._store.sweep(SWEEP_ROWS)
             except StoreUnavailable:
                 log.warning("the command store cannot be reached; leases are not renewed")
-            except Exception:
-                log.exception("the ledger's thread met a fault and goes on")
+            except Exception as error:
+                log.error("the ledger's thread met a fault and goes on", exc_info=OwnFault(error))
         try:
             self._settle()
         except Exception:

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from ..errors import UsageError
+from ..options import without_password
 from .machine import (
     Answer,
     Busy,
@@ -185,7 +186,9 @@ def _file_of(url: str) -> str:
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or len(path) < 2:
-        raise UsageError(f"{url!r}: write sqlite:///relative/path or sqlite:////absolute/path")
+        raise UsageError(
+            f"{without_password(url)!r}: write sqlite:///relative/path or sqlite:////absolute/path"
+        )
     return path[1:]
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from duet_rpc.errors import ConnectFailed, UsageError
+from duet_rpc.options import without_password
 from duet_rpc.transports.channel import Channel
 
 BACKLOG = 1024
@@ -72,7 +73,8 @@ def parse_target(text: str) -> UnixTarget | TcpTarget:
         sound = colon and host and (":" in host) == bracketed and "/" not in host
         if sound and port.isascii() and port.isdigit() and int(port) <= 65535:
             return TcpTarget(host, int(port))
-    raise UsageError(f"{text!r} is no address of a server; use {_ACCEPTED}")
+    shown = without_password(text) if isinstance(text, str) else text
+    raise UsageError(f"{shown!r} is no address of a server; use {_ACCEPTED}")
 
 
 # Connecting.
