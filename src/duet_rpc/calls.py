@@ -349,13 +349,12 @@ class Calls:
     def _drop(self, response: Response) -> None:
         """Count an answer that settles nothing, and tell it; it may refuse a notification."""
         self._wire.unmatched_answers += 1
-        text, reason, code = UNMATCHED, None, None
-        error = None if response.error is None else decode_error(response.error)
-        if error is not None:
-            code = error.code  # its message and data are the peer's, and may hold values
-            if response.id == NULL and error.reason in _ABOUT_NOTIFICATIONS:
+        text, reason, error = UNMATCHED, None, None
+        if response.id == NULL and response.error is not None and len(response.error) < LARGE:
+            error = decode_error(response.error)
+            if error is not None and error.reason in _ABOUT_NOTIFICATIONS:
                 text, reason = REFUSED, error.reason
-        self._wire.note("warn", text, None, response.id, reason=reason, code=code)
+        self._wire.note("warn", text, None, response.id, reason=reason, error=error)
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """End a call whose answer cannot be understood; False if nobody waits for it."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context
+from duet_rpc.errors import RpcError
 from duet_rpc.patterns import pattern
 from duet_rpc.tracebacks import format_places
 from duet_rpc.transports.channel import sender
@@ -297,6 +298,8 @@ def said(fields: dict[str, Any]) -> str:
 def _value(name: str, value: Any) -> str:
     if any(word in name.lower() for word in _SECRET_WORDS):
         return "***"
+    if isinstance(value, RpcError):
+        return str(value.code)  # the rest of it is the peer's, and may hold values
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     if name == "idempotency_key":
         text = text[:8]

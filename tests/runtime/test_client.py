@@ -623,7 +623,8 @@ def test_a_refused_notification_is_told_with_its_reason(face: Face, in_batch: bo
     ):
         assert (line.severity, line.text) == ("warn", "a notification was refused")
         assert line.fields["reason"] == reason
-    assert b"pay is a command: send it with an id" in log.lines[0].fields["error"]
+    refused = log.lines[0].fields["error"]
+    assert refused.data["detail"] == "pay is a command: send it with an id"
     assert driver.stats.unmatched_answers == 2
 
 

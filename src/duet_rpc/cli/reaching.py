@@ -125,14 +125,14 @@ class Server:
 
     def note(self, severity: str, text: str, **fields: Any) -> None:
         """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
-        from duet_rpc.messages import NULL, decode_error
+        from duet_rpc.messages import NULL
 
         if fields.get("reason") == "oversize":
             self._wrote_too_much = True
         elif text in ("bad frame", "bad message"):
             self._wrote_no_frames = True
         if fields.get("id") == NULL and fields.get("error") is not None:
-            self.refusal = decode_error(fields["error"])
+            self.refusal = fields["error"]
 
     def about_framing(self, error: DuetError) -> list[str]:
         """Say why there was no answer, where something came that could not be taken for one."""
