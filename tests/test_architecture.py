@@ -33,11 +33,11 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("messages", "framing", "policy", "params", "context", "ledger.machine", "ledger.fingerprint"),
     ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "straight", "openrpc", "calls"),
-    ("connection",),
+    ("connection", "clocks"),
     ("debug", "checked"),
     ("transports", "ledger", "retry"),
     ("logs", "caller", "proxies", "commands", "workers"),
-    ("threads", "loop"),  # the hosts: what waits and runs for a connection
+    ("threads", "loop", "watch"),  # the hosts: what waits and runs for a connection
     ("builtin", "daemon", "loop_daemon", "listener", "socket_daemon"),
     ("server", "client"),
     ("blocking", "blocking_line", "blocking_host", "blocking_reply", "testing", "mcp"),
@@ -71,6 +71,7 @@ PURE = (
     "straight",
     "calls",
     "connection",
+    "clocks",
     "ledger.machine",
     "ledger.fingerprint",
 )

@@ -33,7 +33,7 @@ from duet_rpc.transports.links import (
     stderr_reader,
 )
 
-__all__ = ["Batch", "Client"]
+__all__ = ["Batch", "Call", "Client"]
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -209,6 +209,23 @@ class Client:
             expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
         return self._ask(method, encode_params(params), expected)
 
+    def start(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        timeout: float | None = USUAL,
+        returns: Any = Any,
+        on_progress: Callable[[Any], None] | None = None,
+        total_timeout: float | None = None,
+    ) -> "Call":
+        """Send a call as `call` does, and return without waiting for its answer.
+
+        Its time starts now. `client.start(...).result()` is `client.call(...)`.
+        """
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        return Call(self.request(method, encode_params(params), expected))
+
     def query(
         self,
         method: str,
@@ -337,6 +354,29 @@ class Client:
         if left <= 0:
             raise line.too_late()
         self._open(None if left == inf else left)
+
+
+class Call:
+    """A call on its way: any thread may wait for its result, and any thread may cancel it."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._waiting = threading.Lock()
+
+    def result(self) -> Any:
+        """Wait for the result, or raise what the call ended with; the same again when asked again.
+
+        A call that was cancelled raises `duet_rpc.errors.Cancelled`.
+        """
+        with self._waiting:  # a reply has room for one thread that waits
+            return self._reply.result()
+
+    def cancel(self) -> bool:
+        """End the call now, and tell the server; False if it has ended already.
+
+        The server stops its handler if it can. A command that has begun goes on.
+        """
+        return self._reply.cancel()
 
 
 class Batch(BatchItems):

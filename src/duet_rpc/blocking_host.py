@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from duet_rpc.blocking_reply import Reply
 from duet_rpc.caller import Expected
 from duet_rpc.calls import encode_params
+from duet_rpc.clocks import set_deadline
 from duet_rpc.context import Context
 from duet_rpc.context import Reply as PeerReply
 from duet_rpc.dispatch import Dispatcher, Job
@@ -103,6 +104,7 @@ class BlockingHost(ThreadHost):
 
     def start(self, job: Job) -> None:
         """Run a handler of our own service on a thread of its own: this one reads for all."""
+        set_deadline(job, time.monotonic())
         try:
             self._line.workers.run(lambda: self._run(job))
         except Exception as error:  # a process may have no thread left

@@ -19,10 +19,11 @@ from typing import Any
 import msgspec
 
 from duet_rpc.blocking_host import BlockingHost
-from duet_rpc.blocking_reply import LONG, Gate, Reply
+from duet_rpc.blocking_reply import Gate, Reply
 from duet_rpc.caller import Item, with_progress_token
+from duet_rpc.clocks import LONG
 from duet_rpc.dispatch import Log
-from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError
+from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError
 from duet_rpc.stats import ClientStats
 from duet_rpc.workers import Workers
 
@@ -441,9 +442,11 @@ class Line:
             if reply.done:
                 return False
             self.counted.cancelled += 1
-            reply.settle(None, ConnectionLost("nobody waits for this call any more"))
+            reply.settle(None, Cancelled())
             try:
                 self._drop(reply)
+                if self.leader is reply and self.host is not None:
+                    self.host.stir()  # its thread reads for all, and need not wait any longer
             except BaseException:
                 self._interrupted("the cancelling of a call was interrupted")
                 raise

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from duet_rpc.blocking_host import BlockingHost
     from duet_rpc.blocking_line import Line
 
-LONG = 3600.0
-"""Seconds that one wait lasts at most; the system takes no numbers of any size."""
-
 
 class Gate:
     """What one thread waits at. Unlike an `Event`, Ctrl-C while it waits leaves nothing locked."""

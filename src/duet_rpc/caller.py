@@ -26,7 +26,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
-from duet_rpc.options import SECONDS, check, is_number, is_seconds
+from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.policy import Policy
 from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
@@ -220,8 +220,7 @@ class Caller:
         if timeout == USUAL:
             timeout = self._timeout
         elif timeout is not None:
-            sound = is_number(timeout) and timeout >= 0  # what is left of a time may be nothing
-            check("timeout", timeout, sound, "seconds, 0 or more, or None for no bound")
+            check("timeout", timeout, is_time_left(timeout), TIME_LEFT)
         if on_progress is not None:
             check("on_progress", on_progress, callable(on_progress), "a function, or None")
         if total_timeout is not None:

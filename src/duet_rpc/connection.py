@@ -444,6 +444,12 @@ class Connection:
         if fault.boundary_lost:
             self.lose_boundary()
 
+    def expire_frame(self) -> None:
+        """A frame has not been complete in time: drop what came of it; on a network, end here."""
+        if self.framing.expire():
+            self.dispatcher.log.note("warn", "a frame took too long", connection_id=self.id)
+            self.lose_boundary()
+
     def lose_boundary(self) -> None:
         """Nobody knows where the next frame begins: on a network, what follows is not looked at."""
         if self._closes_on_lost_boundary:

@@ -8,6 +8,7 @@ in an `async def` and asked for its `result()` in a `def`.
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from duet_rpc.options import TIME_LEFT, check, is_time_left
 from duet_rpc.params import RetryAge
 
 if TYPE_CHECKING:
@@ -128,8 +129,10 @@ class Context:
         """Call a method of the caller: `await ctx.call(...)`, or `ctx.call(...).result()` in a
         `def`.
 
-        `returns` is the type to decode the result into.
+        `timeout` is in seconds from now on, not from when the answer is waited for. `returns` is
+        the type to decode the result into.
         """
+        check("timeout", timeout, is_time_left(timeout), TIME_LEFT)
         return self._peer.call(self, method, params, timeout, returns)
 
 

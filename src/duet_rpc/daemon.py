@@ -223,7 +223,7 @@ def run_daemon(
     try:
         if sequential:
             channel.keeps_memory = True
-            host = ThreadHost(channel, dispatcher, frames, logger=logs.logger)
+            host = ThreadHost(channel, dispatcher, frames)
             rule(host.connection)
             _serve_on_threads(host, life, on_start)
         else:

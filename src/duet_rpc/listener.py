@@ -3,7 +3,7 @@
 All connections share one dispatcher, one set of worker threads and one budget of queued bytes. A
 message that asks for the end (`shutdown`, `exit`) ends the connection it came on and no other. One
 read is made for a connection at each turn of the loop, so none that floods keeps the others
-waiting.
+waiting. While an `async def` blocks the loop, a watch reads for all of them.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import socket
+import threading
 from collections.abc import Callable
 from typing import TypedDict
 
@@ -38,6 +39,7 @@ from duet_rpc.transports.sockets import (
 )
 from duet_rpc.transports.strict import StrictLines
 from duet_rpc.waiting import Budget
+from duet_rpc.watch import LoopWatch
 from duet_rpc.workers import Workers
 
 MAX_CONNECTIONS = 100
@@ -127,6 +129,10 @@ class Listener:
             log=logs,
             shares_thread=True,
         )
+        self._lock = threading.RLock()
+        has_async = any(method.is_async for method in served)
+        self._watch = LoopWatch(lambda: list(self.hosts.values()), logs) if has_async else None
+        """Reads while an `async def` blocks the loop; nothing else can."""
         self._accepting = False
         self._parting: set[_Parting] = set()
         self._refused = 0
@@ -137,6 +143,8 @@ class Listener:
         path = getattr(self.address, "path", "")
         shown = f"unix:{os.path.basename(path)}" if path else self.address
         self._logs.note("info", "listening", address=shown)
+        if self._watch is not None:
+            self._watch.begin()
         self._accept()
 
     def _accept(self) -> None:
@@ -163,6 +171,8 @@ class Listener:
         until = self._loop.time() + seconds
         finished = await asyncio.gather(*(self._drain(host, until) for host in hosts))
         self._workers.close()
+        if self._watch is not None:
+            self._watch.close()
         return all(finished)
 
     async def _drain(self, host: LoopHost, until: float) -> bool:
@@ -231,9 +241,11 @@ class Listener:
             id=id,
             principal=principal,
             closes_on_lost_boundary=True,
-            logger=self._logs.logger,
+            lock=self._lock,
             on_end=self._left,
         )
+        if self._watch is not None:
+            host.on_traffic = self._watch.call
         host.connection.queue.budget = self._budget
         host.connection.last_words = self._last_words
         self.hosts[id] = host

@@ -10,23 +10,29 @@ connection, and never while an `async def` waits or computes.
 """
 
 import asyncio
+import contextlib
 import select
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any
 
 from duet_rpc.calls import encode_params
+from duet_rpc.clocks import LONG, CallClock, set_deadline
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.framing import Frame, Framing
+from duet_rpc.logs import RequestLoggers
 from duet_rpc.results import decoder
-from duet_rpc.threads import LAST_WORDS, STALL
+from duet_rpc.threads import LAST_WORDS, STALL, wait_until_set
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.workers import Workers
+
+_PATIENCE = 0.05
+"""Seconds that another thread waits for a connection that the loop holds."""
 
 
 class LoopHost:
@@ -47,8 +53,8 @@ class LoopHost:
         closes_on_lost_boundary: bool = False,
         answers_faults: bool = True,
         lingers: bool = True,
+        lock: "threading.RLock | None" = None,
         loss: Callable[[], Exception] = lambda: ConnectionLost("the peer closed the connection"),
-        logger: Callable[[Context], Any] | None = None,
         on_end: Callable[["LoopHost"], None] = lambda host: None,
     ) -> None:
         self.channel = channel
@@ -68,14 +74,16 @@ class LoopHost:
         self.behind = False
         """The peer has not taken what we sent."""
         self.closed = False
-        self.lock = threading.RLock()
+        self.lock = threading.RLock() if lock is None else lock
+        """Shared by connections that are read by one watch."""
         self.turns = 0
         """Counts the times that something came; a watcher sees by it whether we move."""
         self.on_traffic: Callable[[], None] = _nothing
         self.on_input_end: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._workers = workers
-        self._logger = logger
+        self.logger = RequestLoggers(dispatcher.log).logger
+        """Makes the logger of a request."""
         self.lost_by: Exception | None = None
         """What our open calls were told when they were lost."""
         self.lost_calls = 0
@@ -174,8 +182,7 @@ class LoopHost:
             self._give_back(job, member)
 
     def _start_clock(self, job: Job, seconds: float) -> asyncio.TimerHandle:
-        if job.context is not None:
-            job.context.deadline = self._loop.time() + seconds
+        set_deadline(job, self._loop.time())
         return self._loop.call_later(
             seconds, self.on_loop, self.connection.abandon, job, DeadlineExceeded()
         )
@@ -241,12 +248,6 @@ class LoopHost:
         """Call the peer from a handler."""
         return _LoopReply(self, ctx, method, encode_params(params), timeout, returns)
 
-    def logger(self, ctx: Context) -> Any:
-        """Make the logger of a request."""
-        if self._logger is None:
-            raise UsageError("this host was started without a logger")
-        return self._logger(ctx)
-
     def on_loop(self, action: Callable[..., object], *args: Any) -> None:
         """Do something to the connection, from any thread."""
         if threading.get_ident() == self._thread:
@@ -294,28 +295,39 @@ class LoopHost:
 
         Nothing is started, but cancellations and answers to our own calls get through.
         """
-        with self.lock:
-            if self.closed or self.input_ended or not self.connection.wants_data:
+        with self._in_place_of_loop() as may:
+            if not may or self.closed or self.input_ended or not self.connection.wants_data:
                 return
             if not self._has_input():
                 return  # the loop was faster, and to wait here would keep it from going on
-            self._read_elsewhere = self.connection.lent = True
-            try:
-                self._read()
-            finally:
-                self.connection.lent = False
+            self._read_elsewhere = True
+            self._read()
             if not self._behind_reader:
                 self._behind_reader = True
                 self._loop.call_soon_threadsafe(self._catch_up)
 
     def refuse_for_loop(self) -> None:
         """Refuse what comes, because the queue is full and a handler blocks the loop."""
-        with self.lock:
-            self.connection.lent = True
-            try:
+        with self._in_place_of_loop() as may:
+            if may:
                 self.connection.refuse()
-            finally:
-                self.connection.lent = False
+
+    @contextlib.contextmanager
+    def _in_place_of_loop(self) -> Iterator[bool]:
+        """Hold the connection on another thread; gives False if the loop does not let go of it.
+
+        A `def` that is declared inline and blocks holds it, and whoever watches over the loop has
+        other things to see to.
+        """
+        if not self.lock.acquire(timeout=_PATIENCE):
+            yield False
+            return
+        try:
+            self.connection.lent = True
+            yield True
+        finally:
+            self.connection.lent = False
+            self.lock.release()
 
     def _catch_up(self) -> None:
         with self.lock:
@@ -432,13 +444,8 @@ class LoopHost:
     def _expired(self) -> None:
         self._frame_timer = None
         with self.lock:
-            expired = self.connection.framing.expire()
-        if expired:
-            self.connection.dispatcher.log.note(
-                "warn", "a frame took too long", connection_id=self.connection.id
-            )
-            self.on_loop(self.connection.lose_boundary)
-            self.on_loop(self._arrange)
+            self.connection.expire_frame()
+            self._arrange()
 
     def _stalled(self) -> None:
         self._stall_timer = None
@@ -489,7 +496,7 @@ class _LoopReply:
         self._host = host
         self._ctx = ctx
         self._method = method
-        self._timeout = timeout
+        self._clock = CallClock(timeout, host._loop.time())
         self.decode = decoder(returns)
         self._settled = threading.Event()
         self._future: asyncio.Future[None] | None = None
@@ -528,13 +535,16 @@ class _LoopReply:
         if not self._settled.is_set():
             self._host.on_loop(self._pause)
             try:
-                async with asyncio.timeout(self._timeout):
-                    await self._future
-            except TimeoutError:
-                pass
+                await self._answered()
             finally:
                 self._host.on_loop(self._resume)
         return self._value()
+
+    async def _answered(self) -> None:
+        loop = self._host._loop
+        assert self._future is not None, "made before it is awaited"
+        while not self._future.done() and (left := self._clock.left(loop.time())) > 0:
+            await asyncio.wait([self._future], timeout=min(left, LONG))
 
     def result(self) -> Any:
         """Wait for the answer in a worker thread."""
@@ -543,7 +553,7 @@ class _LoopReply:
             raise UsageError("this would block the event loop; await the call instead")
         host.on_loop(self._pause)
         try:
-            self._settled.wait(self._timeout)
+            wait_until_set(self._settled, self._clock)
         finally:
             host.on_loop(self._resume)
         return self._value()
@@ -560,7 +570,7 @@ class _LoopReply:
 
     def _value(self) -> Any:
         if not self._settled.is_set():
-            raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
+            raise CallTimeout(f"{self._method}: no answer within {self._clock.timeout:g} s")
         if self._error is not None:
             raise self._error
         return self._result if self.decode is None else self.decode(self._result)

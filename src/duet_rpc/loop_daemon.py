@@ -1,13 +1,11 @@
 """The same daemon life on an event loop: for services with async handlers, or many in flight.
 
-An `async def` that blocks keeps the loop. `Watch` is a thread that sleeps until there is traffic,
-reads in place of a loop that does not move, and ends the process in time.
+An `async def` that blocks keeps the loop. `Watch` reads in its place meanwhile, takes the signals
+and ends the process in time.
 """
 
 import asyncio
-import os
 import select
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +16,8 @@ from duet_rpc.dispatch import Dispatcher
 from duet_rpc.framing import Framing
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
-from duet_rpc.threads import STALL
-from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
+from duet_rpc.watch import LoopWatch
 from duet_rpc.workers import Workers
 
 _POLLRDHUP = 0x2000
@@ -47,7 +44,6 @@ def serve_on_loop(
             framing,
             workers=workers,
             id="stdio",
-            logger=logs.logger,
             on_end=lambda host: life.end(
                 "end of input" if host.input_ended else "the peer is gone"
             ),
@@ -120,68 +116,46 @@ def _told_to(logs: Logs) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]]
     return tell
 
 
-class Watch:
-    """The thread that reads while a handler blocks the loop, and that ends the process in time."""
-
-    TICK = 0.05
-    """How long the loop may leave its input before we read in its place."""
-    REST = 20
-    """Ticks without traffic after which we sleep until something comes."""
+class Watch(LoopWatch):
+    """The watch of a daemon: it takes the signals too, and ends the process in time."""
 
     def __init__(self, host: LoopHost, life: Life, logs: Logs) -> None:
+        super().__init__(lambda: (host,), logs)
         self._host = host
         self._life = life
-        self._logs = logs
-        self._resting = True
-        self._stalled_at = -1
-        self._stalled_since = 0.0
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         listen_to_signals(self._wake_write)
-        threading.Thread(target=self._watch, name="duet-rpc watch", daemon=True).start()
+        self.begin()
 
-    def call(self) -> None:
-        """There is traffic: keep an eye on the loop. Cheap when we are at it already."""
-        if self._resting:
-            self._resting = False
-            self.wake()
+    @property
+    def over(self) -> bool:
+        """Whether something has asked for the end."""
+        return self._life.ending
 
-    def wake(self) -> None:
-        """Make a wait return; any thread may call this."""
-        try:
-            os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            pass  # it is full of reasons to wake already
+    def interrupts(self) -> bool:
+        """Whether to stop reading: a peer that never stops sending must not keep us."""
+        self.take_wakes()
+        return self._life.ending
 
-    def _watch(self) -> None:
-        seen, quiet = -1, 0
-        while not self._life.ending:
-            self._wait(None if self._resting else self.TICK, for_input=False)
-            turns = self._host.turns
-            if turns != seen:
-                seen, quiet = turns, 0
-                continue
-            quiet += 1
-            if self._has_input():
-                self._stand_in(seen)
-            elif quiet < self.REST:
-                continue
-            elif not self._host.connection.idle:
-                self._wait(None, for_input=True)
-            else:
-                self._resting = True
-                # The loop looks at `_resting` after it counts its turn; so either it sees that we
-                # rest, or we see that it has moved.
-                if self._host.turns != seen:
-                    self._resting = False
-        self._see_to_the_end()
+    def take_wakes(self) -> bytes:
+        """Take the signals that have come."""
+        numbers = super().take_wakes()
+        for number in numbers:
+            if number in SIGNALS:
+                self._life.end(signal_name(number))
+        return numbers
 
-    def _see_to_the_end(self) -> None:
+    def awaited_events(self, for_input: bool) -> int:
+        """Wait for the end of the input at least: it is a reason to end."""
+        return select.POLLIN if for_input else _POLLRDHUP
+
+    def at_end(self) -> None:
+        """See to the end of the process."""
         host, life = self._host, self._life
         while True:
             seen = host.turns
             time.sleep(self.TICK)
-            if self._has_input():
-                self._stand_in(seen)
+            if self.has_input():
+                self.stand_in(seen)
             if life.drained:
                 host.connection.closing = True
                 if host.lock.acquire(timeout=self.TICK):
@@ -191,63 +165,3 @@ class Watch:
                     finally:
                         host.lock.release()
             life.check()
-
-    def _wait(self, timeout: float | None, *, for_input: bool) -> None:
-        """Wait for signals, the end of the input and, if asked for, for input."""
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
-        if self._wants_input():
-            poll.register(self._host.channel.read_fd, select.POLLIN if for_input else _POLLRDHUP)
-        for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
-            if fd != self._wake_read:
-                self._resting = False  # the loop has a tick to see it too
-                time.sleep(self.TICK)
-                continue
-            self._take_signals()
-
-    def _take_signals(self) -> None:
-        try:
-            numbers = os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return
-        for number in numbers:
-            if number in SIGNALS:
-                self._life.end(signal_name(number))
-
-    def _wants_input(self) -> bool:
-        host = self._host
-        return not (host.input_ended or host.closed)
-
-    def _has_input(self, seconds: float = 0) -> bool:
-        """Whether something comes in time that the loop would read if it could."""
-        host = self._host
-        connection = host.connection
-        if connection.full and not connection.refusing and not connection.congested:
-            self._refuse_if_stalled()
-        if not (host.reads and self._wants_input() and connection.wants_data):
-            return False
-        poll = select.poll()
-        poll.register(host.channel.read_fd, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
-
-    def _refuse_if_stalled(self) -> None:
-        """Do what the loop's own timer would: a full queue must not stop the reading for good."""
-        finished, now = self._host.connection.finished, time.monotonic()
-        if finished != self._stalled_at:
-            self._stalled_at, self._stalled_since = finished, now
-        elif now >= self._stalled_since + STALL:
-            self._host.refuse_for_loop()
-
-    def _stand_in(self, seen: int) -> None:
-        """Read what is there, as long as the loop does not."""
-        try:
-            while self._host.turns == seen and self._has_input(self.TICK):
-                self._host.read_for_loop()
-                self._take_signals()
-                if self._life.ending:
-                    return  # a peer that never stops sending must not keep us
-        except RuntimeError:
-            pass  # the loop has ended meanwhile
-        except Exception as error:  # ours; the end has to be seen to all the same
-            self._logs.failure("reading failed", OwnFault(error))
-            time.sleep(self.TICK)

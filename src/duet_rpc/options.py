@@ -7,6 +7,7 @@ from duet_rpc.errors import UsageError
 from duet_rpc.patterns import pattern
 
 SECONDS = "seconds above 0, or None for no bound"
+TIME_LEFT = "seconds, 0 or more, or None for no bound"
 
 
 def check(name: str, value: Any, is_sound: bool, accepted: str) -> None:
@@ -35,6 +36,11 @@ def is_integer(value: Any) -> TypeGuard[int]:
 def is_seconds(value: Any) -> bool:
     """Tell whether it is a time to wait, or None for no bound."""
     return value is None or (is_number(value) and value > 0)
+
+
+def is_time_left(value: Any) -> bool:
+    """Tell whether it is the time of a call, or None: what is left of a time may be nothing."""
+    return value is None or (is_number(value) and value >= 0)
 
 
 def is_text(value: Any) -> bool:

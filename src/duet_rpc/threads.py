@@ -18,11 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from duet_rpc.calls import encode_params
+from duet_rpc.clocks import LONG, CallClock, set_deadline
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
 from duet_rpc.framing import Frame, Framing
+from duet_rpc.logs import RequestLoggers
 from duet_rpc.results import decoder
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
@@ -50,7 +52,6 @@ class ThreadHost:
         principal: str = "local",
         closes_on_lost_boundary: bool = False,
         answers_faults: bool = True,
-        logger: Callable[[Context], Any] | None = None,
     ) -> None:
         self.channel = channel
         self.connection = connection_class()(
@@ -71,7 +72,8 @@ class ThreadHost:
         """Handlers that wait for the peer, one inside the other."""
         self._policy = dispatcher.policy
         self._log = dispatcher.log
-        self._logger = logger
+        self.logger = RequestLoggers(dispatcher.log).logger
+        """Makes the logger of a request."""
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes, self._congest)
         self.write: Callable[[Frame], None] = self.outbox.put
         """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
@@ -109,6 +111,7 @@ class ThreadHost:
             error = UsageError("an async handler needs an event loop; serve it on one")
             member = self.connection.dispatcher.not_started(error, job)
         else:
+            set_deadline(job, time.monotonic())
             member = self.connection.run_lent(job)
         self.connection.finish(job, member)
 
@@ -144,12 +147,6 @@ class ThreadHost:
         if self.nested >= MAX_NESTED:
             raise Overloaded(data={"detail": "too many calls wait for one another"})
         return _BlockingReply(self, ctx, method, encode_params(params), timeout, returns)
-
-    def logger(self, ctx: Context) -> Any:
-        """Make the logger of a request."""
-        if self._logger is None:
-            raise UsageError("this host was started without a logger")
-        return self._logger(ctx)
 
     def lend_back(self, action: Callable[[], object]) -> None:
         """Do something to the connection from inside a handler, or from a thread of a handler's."""
@@ -302,8 +299,7 @@ class ThreadHost:
     def _check_clocks(self, now: float) -> None:
         if self._frame_deadline is not None and now >= self._frame_deadline:
             self._frame_deadline = None
-            if self.connection.framing.expire():
-                self._log.note("warn", "a frame took too long", connection_id=self.connection.id)
+            self.connection.expire_frame()
         if self._stalled_since is not None and now >= self._stalled_since + STALL:
             self._stalled_since = None
             if self.connection.finished == self._moved:
@@ -399,6 +395,12 @@ class StandIn:
         self._put_down.release()
 
 
+def wait_until_set(event: threading.Event, clock: CallClock) -> None:
+    """Wait until something has happened, or the time is over."""
+    while not event.is_set() and (left := clock.left(time.monotonic())) > 0:
+        event.wait(min(left, LONG))
+
+
 class _BlockingReply:
     """A call to the peer from inside a handler, whose thread reads until the answer is there."""
 
@@ -414,9 +416,8 @@ class _BlockingReply:
         self._host = host
         self._ctx = ctx
         self._method = method
-        self._timeout = timeout
+        self._clock = CallClock(timeout, time.monotonic())
         self.decode = decoder(returns)
-        self._deadline = None if timeout is None else time.monotonic() + timeout
         self._settled = threading.Event()
         self._result: Any = None
         self._error: Exception | None = None
@@ -442,12 +443,12 @@ class _BlockingReply:
         """Wait for the answer; requests that the peer makes meanwhile are served."""
         host = self._host
         if threading.get_ident() != host._owner:
-            self._settled.wait(self._timeout)
+            wait_until_set(self._settled, self._clock)
         else:
             host.lend_back(self._pump)
         if not self._settled.is_set():
             host.lend_back(lambda: host.connection.calls.forget(self._id, tell_peer=True))
-            raise CallTimeout(f"{self._method}: no answer within {self._timeout:g} s")
+            raise CallTimeout(f"{self._method}: no answer within {self._clock.timeout:g} s")
         if self._error is not None:
             raise self._error
         return self._result if self.decode is None else self.decode(self._result)
@@ -458,11 +459,12 @@ class _BlockingReply:
         host.nested += 1
         try:
             connection.go_on()
+            host.turn(0)  # what is there already counts, also after the time is over
             while not self._settled.is_set():
-                left = None if self._deadline is None else self._deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = self._clock.left(time.monotonic())
+                if left <= 0:
                     return
-                host.turn(left)
+                host.turn(min(left, LONG))
         finally:
             host.nested -= 1
             connection.resume_slot(self._ctx)

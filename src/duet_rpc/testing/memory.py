@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc.builtin import builtin_methods
 from duet_rpc.client import Client
-from duet_rpc.context import Context
 from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.framing import framing as make_framing
@@ -174,7 +173,6 @@ class MemoryServer:
             workers=self.workers,
             id=f"memory-{len(self.hosts) + 1}",
             closes_on_lost_boundary=True,
-            logger=_logger,
         )
         self.hosts.append(host)
         host.begin()
@@ -232,8 +230,3 @@ class _StandardLog:
 class _Levels:
     def set_level(self, level: str) -> None:
         """The level is for the test to set, where its `logging` is."""
-
-
-def _logger(ctx: Context) -> "logging.LoggerAdapter[logging.Logger]":
-    fields = {"method": ctx.method, "correlation_id": ctx.correlation_id}
-    return logging.LoggerAdapter(logging.getLogger("duet_rpc.testing"), fields)

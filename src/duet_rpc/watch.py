@@ -1,0 +1,176 @@
+"""Reads for connections on an event loop while a handler blocks the loop.
+
+An `async def` that computes or blocks keeps its loop, and with it the reading of every connection
+there. `LoopWatch` is a thread that sleeps until there is traffic and reads in place of a loop that
+does not move: cancellations, and answers to calls of our own, get through. Nothing is started.
+
+One watch serves all connections of a loop. They share one lock (`LoopHost.lock`), because they
+share what they count: the budget of queued bytes.
+"""
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from duet_rpc.dispatch import Log
+from duet_rpc.loop import LoopHost
+from duet_rpc.threads import STALL
+from duet_rpc.tracebacks import OwnFault
+
+
+class LoopWatch:
+    """The thread that reads while a handler blocks the loop."""
+
+    TICK = 0.05
+    """How long the loop may leave its input before we read in its place."""
+    REST = 20
+    """Ticks without traffic after which we sleep until something comes."""
+
+    def __init__(self, hosts: Callable[[], Sequence[LoopHost]], log: Log) -> None:
+        """Watch over these hosts, as they come and go; `begin` starts the thread."""
+        self._hosts = hosts
+        self._log = log
+        self._over = False
+        self._resting = True
+        self._stalls: dict[LoopHost, tuple[int, float]] = {}
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._watch, name="duet-rpc watch", daemon=True)
+
+    def begin(self) -> None:
+        """Start to watch."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no more; waits until the thread has ended."""
+        self._over = True
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def call(self) -> None:
+        """There is traffic: keep an eye on the loop. Cheap when we are at it already."""
+        if self._resting:
+            self._resting = False
+            self.wake()
+
+    def wake(self) -> None:
+        """Make a wait return; any thread may call this."""
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            pass  # it is full of reasons to wake already
+
+    # For those who watch over more than the reading.
+
+    @property
+    def over(self) -> bool:
+        """Whether the watching is to end."""
+        return self._over
+
+    def at_end(self) -> None:
+        """Do what is left when the watching has ended; runs on our thread."""
+
+    def take_wakes(self) -> bytes:
+        """Read what we were woken with."""
+        try:
+            return os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return b""
+
+    def _watch(self) -> None:
+        seen, quiet = -1, 0
+        while not self.over:
+            self._wait(None if self._resting else self.TICK, for_input=False)
+            turns = self.turns
+            if turns != seen:
+                seen, quiet = turns, 0
+                continue
+            quiet += 1
+            if self.has_input():
+                self.stand_in(seen)
+            elif quiet >= self.REST:
+                self._rest(seen)
+        self.at_end()
+
+    def _rest(self, seen: int) -> None:
+        """Sleep until there is traffic; where something still runs, input is traffic too."""
+        self._resting = True
+        # The loop looks at `_resting` after it counts its turn; so either it sees that we rest, or
+        # we see that it has moved.
+        if self.turns == seen and not all(host.connection.idle for host in self._hosts()):
+            self._wait(None, for_input=True)
+            self._resting = False
+        elif self.turns != seen:
+            self._resting = False
+
+    @property
+    def turns(self) -> int:
+        """What changes whenever the loop reads."""
+        return sum(host.turns for host in self._hosts())
+
+    def _wait(self, timeout: float | None, *, for_input: bool) -> None:
+        """Wait to be woken and, if asked for, for input."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        events = self.awaited_events(for_input)
+        for host in self._hosts() if events else ():
+            if not (host.input_ended or host.closed):
+                poll.register(host.channel.read_fd, events)
+        for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
+            if fd == self._wake_read:
+                self.take_wakes()
+            else:
+                self._resting = False  # the loop has a tick to see it too
+                time.sleep(self.TICK)
+                break
+
+    def awaited_events(self, for_input: bool) -> int:
+        """Say for which events of a connection to wait."""
+        return select.POLLIN if for_input else 0
+
+    def has_input(self, seconds: float = 0) -> bool:
+        """Whether something comes in time that the loop would read if it could."""
+        poll = select.poll()
+        wanted = [host for host in self._hosts() if self._wants_input(host)]
+        for host in wanted:
+            poll.register(host.channel.read_fd, select.POLLIN)
+        return bool(wanted) and bool(poll.poll(seconds * 1000))
+
+    def _wants_input(self, host: LoopHost) -> bool:
+        connection = host.connection
+        if connection.full and not connection.refusing and not connection.congested:
+            self._refuse_if_stalled(host)
+        else:
+            self._stalls.pop(host, None)
+        return host.reads and not host.input_ended and not host.closed and connection.wants_data
+
+    def _refuse_if_stalled(self, host: LoopHost) -> None:
+        """Do what the loop's own timer would: a full queue must not stop the reading for good."""
+        finished, now = host.connection.finished, time.monotonic()
+        at, since = self._stalls.setdefault(host, (finished, now))
+        if finished != at:
+            self._stalls[host] = (finished, now)
+        elif now >= since + STALL:
+            host.refuse_for_loop()
+
+    def stand_in(self, seen: int) -> None:
+        """Read what is there, as long as the loop does not."""
+        try:
+            while self.turns == seen and self.has_input(self.TICK):
+                for host in self._hosts():
+                    host.read_for_loop()
+                if self.interrupts():
+                    return
+        except RuntimeError:
+            pass  # the loop has ended meanwhile
+        except Exception as error:  # ours; the next turn has to come all the same
+            self._log.failure("reading failed", OwnFault(error))
+            time.sleep(self.TICK)
+
+    def interrupts(self) -> bool:
+        """Whether to stop reading: a peer that never stops sending must not keep us."""
+        return self.over

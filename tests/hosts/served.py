@@ -1,0 +1,224 @@
+"""What every host serves in these tests, and the program that is one of the hosts.
+
+python -m tests.hosts.served HOST POLICY ARGUMENT...      (see `table.py`, which starts it)
+
+A handler that a case needs goes here: into `plain` if it is a `def` without a timeout, so that the
+daemon that takes one request at a time serves it too; into `more` otherwise. What a handler says
+to the test it writes to stderr (`say`), which is the log of every host.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from duet_rpc import Client, Context, Server, Service, blocking
+from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
+from duet_rpc.logs import Logs
+from duet_rpc.policy import Policy, preset, replace
+from duet_rpc.testing.memory import MemoryServer
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.links import Link
+
+plain, more = Service(), Service()
+
+
+def say(text: str) -> None:
+    """Write a line where the test reads it."""
+    os.write(2, f"{text}\n".encode())
+
+
+def wait_for_file(path: str) -> None:
+    """Keep this thread until the test has made a file."""
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+# Handlers. Those of `more` are the `async def` twins, under the same name with `_async` behind it.
+
+
+@plain.query
+def add(a: int, b: int) -> int:
+    """Answer at once."""
+    return a + b
+
+
+@plain.query
+def hold(until: str) -> str:
+    """Keep the thread, whichever it is."""
+    say("holding")
+    wait_for_file(until)
+    return "let go"
+
+
+@more.query
+async def hold_async(until: str) -> str:
+    """Keep the event loop, as one should not."""
+    say("holding")
+    wait_for_file(until)
+    return "let go"
+
+
+@plain.query
+def log(ctx: Context) -> str:
+    """Write a line to the log of this request."""
+    ctx.logger.warning("a line of the %s", "handler")
+    return ctx.connection_id
+
+
+@more.query
+async def log_async(ctx: Context) -> str:
+    """Do the same on the loop."""
+    ctx.logger.warning("a line of the %s", "handler")
+    return ctx.connection_id
+
+
+@more.query(timeout=60)
+def deadline(ctx: Context) -> float | None:
+    """Tell how many seconds are left."""
+    return None if ctx.deadline is None else ctx.deadline - time.monotonic()
+
+
+@more.query(timeout=60)
+async def deadline_async(ctx: Context) -> float | None:
+    """Tell the same on the loop."""
+    return None if ctx.deadline is None else ctx.deadline - time.monotonic()
+
+
+@plain.query
+def call_and_dawdle(seconds: float, ctx: Context) -> float:
+    """Call the peer, do something else for as long as the call may take, and then wait for it."""
+    reply = ctx.call("never.answered", timeout=seconds)
+    time.sleep(seconds)
+    begun = time.monotonic()
+    try:
+        reply.result()
+    except CallTimeout:
+        return time.monotonic() - begun
+    raise AssertionError("it was answered")
+
+
+@more.query
+async def call_and_dawdle_async(seconds: float, ctx: Context) -> float:
+    """Do the same in a coroutine."""
+    reply = ctx.call("never.answered", timeout=seconds)
+    await asyncio.sleep(seconds)
+    begun = time.monotonic()
+    try:
+        await reply
+    except CallTimeout:
+        return time.monotonic() - begun
+    raise AssertionError("it was answered")
+
+
+@plain.query
+def call_back(ctx: Context) -> Any:
+    """Call the peer and give its answer."""
+    return ctx.call("question", timeout=60).result()
+
+
+@plain.query
+def call_with_bad_timeouts(ctx: Context) -> list[str]:
+    """Tell what became of calls with timeouts that are none."""
+    outcomes = []
+    for timeout in (-1, float("nan"), "1", True):
+        try:
+            ctx.call("never.sent", timeout=timeout)  # type: ignore[arg-type]
+            outcomes.append(f"{timeout!r} was taken")
+        except UsageError as error:
+            outcomes.append(str(error))
+    return outcomes
+
+
+# The hosts.
+
+
+class Given:
+    """Opens a link to the test, over the descriptors that it has left us."""
+
+    def __init__(self, kind: str, *descriptors: str) -> None:
+        self.ended = threading.Event()
+        numbers = [int(number) for number in descriptors]
+        if kind == "socket":
+            channel = Channel.over(socket.socket(fileno=numbers[0]))
+        else:
+            channel = Channel(*numbers)
+        self._link = Link(
+            channel,
+            is_network=kind == "socket",
+            loss=lambda: ConnectionLost("the test closed the connection"),
+            end=self._end,
+        )
+
+    def open(self, timeout: float | None = None) -> Link:
+        """Give the link."""
+        return self._link
+
+    def _end(self) -> None:
+        self._link.channel.close()
+        self.ended.set()
+
+
+def run_client(policy: Policy, *given: str) -> None:
+    """Serve the test as a blocking client, until the connection ends."""
+    opener = Given(*given)
+    with blocking.Client(opener, service=everything(), policy=policy, log=Logs()):
+        opener.ended.wait()
+
+
+def run_asyncio_client(policy: Policy, *given: str) -> None:
+    """Serve the test as an asyncio client, until the connection ends."""
+
+    async def live() -> None:
+        opener = Given(*given)
+        async with Client(opener, service=everything(), policy=policy, log=Logs()):
+            await asyncio.to_thread(opener.ended.wait)
+
+    asyncio.run(live())
+
+
+def run_in_memory(policy: Policy, descriptor: str) -> None:
+    """Serve the test as `testing.connect` serves its client, until the connection ends."""
+
+    async def live() -> None:
+        server = MemoryServer(everything(), policy, None, "lsp", None, Logs())
+        server._serve(socket.socket(fileno=int(descriptor)))
+        while not server.hosts[0].closed:
+            await server.hosts[0].moved(None)
+        server.close()
+
+    asyncio.run(live())
+
+
+def everything() -> Service:
+    """Give all handlers."""
+    return plain.with_fallback(more)
+
+
+def main() -> None:
+    """Be the host that the command line says."""
+    host, rules, *arguments = sys.argv[1:]
+    changes = json.loads(rules)
+    policy = replace(preset(changes.pop("preset", "spec")), **changes)
+    if host == "stdio one at a time":
+        Server(plain, policy=policy).run_stdio()
+    elif host == "stdio on a loop":
+        Server(everything(), policy=policy).run_stdio()
+    elif host == "unix":
+        Server(everything(), policy=policy).run_unix(arguments[0], on_start=say)
+    elif host == "tcp":
+        Server(everything(), policy=policy).run_tcp("127.0.0.1", 0, on_start=say)
+    elif host == "memory":
+        run_in_memory(policy, *arguments)
+    elif host == "asyncio client":
+        run_asyncio_client(policy, *arguments)
+    else:
+        run_client(policy, *arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The same behaviour on every host. A case that leaves a host out says why."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.transports.lines import frame, notification, request
+
+from .table import (
+    ASYNCIO,
+    ASYNCIO_PIPES,
+    EVERY,
+    MEMORY,
+    ONE_AT_A_TIME,
+    TCP,
+    UNIX,
+    Host,
+    Line,
+    methods,
+    over,
+)
+
+
+def answers(line: Line, count: int) -> dict[object, dict[str, object]]:
+    """Read so many answers; calls of the host's own are passed over."""
+    found: dict[object, dict[str, object]] = {}
+    while len(found) < count:
+        message = line.answer()
+        assert message is not None, "the host closed the connection"
+        if "method" not in message:
+            found[message["id"]] = message
+    return found
+
+
+@over(EVERY)
+def test_a_request_is_answered(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        assert line.call("add", [1, 2]) == {"jsonrpc": "2.0", "id": 1, "result": 3}
+
+
+# A frame that takes too long.
+
+
+@over([host for host in EVERY if host.has_socket])
+def test_a_late_frame_ends_a_socket(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, read_timeout=0.2) as line:
+        assert line.call("add", [1, 2])["result"] == 3
+        line.write(request("add", [1, 2])[:-5])
+        assert line.answer() is None
+        line.wait_for_log("a frame took too long")
+
+
+@over([host for host in EVERY if not host.has_socket])
+def test_a_late_frame_is_dropped_from_pipes(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, read_timeout=0.2) as line:
+        for times in (1, 2):
+            line.write(request("add", [1, 2])[:-5])
+            line.wait_for_log("a frame took too long", times)
+            assert line.call("add", [1, times])["result"] == 1 + times
+
+
+# What a handler learns of its request.
+
+
+@over(EVERY, without=[ONE_AT_A_TIME])  # a method with a timeout is served on a loop
+def test_a_handler_knows_its_deadline(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        for method in ("deadline", "deadline_async"):
+            assert 0 < line.call(method)["result"] <= 60
+
+
+@over(EVERY)
+def test_a_handlers_log_lines_carry_its_method_and_ids(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        for times, method in enumerate(methods(host, "log"), 1):
+            connection = line.call(method, id=f"seven-{times}")["result"]
+            logged = line.wait_for_log("a line of the handler", times)
+            for field in ("warn", f"method={method}", f"correlation_id=seven-{times}"):
+                assert f"{field} " in f"{logged} "
+            assert f"connection_id={connection}" in logged
+
+
+# A handler's own calls.
+
+
+@over(EVERY)
+def test_the_time_of_a_handlers_call_starts_when_it_is_called(host: Host, tmp_path: Path) -> None:
+    timeout = 2.0
+    with host.serve(tmp_path) as line:
+        called = methods(host, "call_and_dawdle")
+        line.write(b"".join(request(method, [timeout], method) for method in called))
+        for method, answer in answers(line, len(called)).items():
+            waited = answer["result"]
+            # From the wait on it would be the whole timeout; a loaded machine has most of it.
+            assert isinstance(waited, float) and waited < 0.75 * timeout, method
+
+
+@over(EVERY)
+def test_a_handlers_call_is_answered(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        asked = line.call("call_back", id="mine")
+        assert asked["method"] == "question"
+        line.write(frame(b'{"jsonrpc":"2.0","id":%d,"result":"a lot"}' % asked["id"]))
+        assert line.answer() == {"jsonrpc": "2.0", "id": "mine", "result": "a lot"}
+
+
+@over(EVERY)
+def test_the_timeout_of_a_handlers_call_is_checked(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        for outcome in line.call("call_with_bad_timeouts")["result"]:
+            assert "give seconds, 0 or more, or None for no bound" in outcome
+
+
+# Reading goes on while a handler runs. The event loop of an asyncio client, and of a test in
+# memory, is the program's own, and the program's calls are made on it without a lock: no other
+# thread may read in its place.
+
+WATCHED = [host for host in EVERY if host not in (MEMORY, ASYNCIO, ASYNCIO_PIPES)]
+
+
+@over(WATCHED)
+@pytest.mark.parametrize("policy", ["spec", "editor"])
+def test_a_request_is_cancelled_while_its_handler_blocks(
+    host: Host, policy: str, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path, preset=policy) as line:
+        for times, method in enumerate(methods(host, "hold"), 1):
+            gate = tmp_path / method
+            line.write(request(method, [str(gate)], "held"))
+            line.wait_for_log("holding", times)
+            line.write(notification("$/cancelRequest", {"id": "held"}))
+            answer = line.answer()
+            assert (answer["id"], answer["error"]["code"]) == ("held", -32800)
+            gate.touch()
+            assert line.call("add", [1, 2], f"after {times}")["result"] == 3
+
+
+@over([UNIX, TCP])
+def test_one_blocked_loop_stops_the_reading_of_no_connection(host: Host, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with host.serve(tmp_path) as line, line.another() as early:
+        assert early.call("add", [1, 2])["result"] == 3
+        line.write(request("hold_async", [str(gate)], "held"))
+        line.wait_for_log("holding")
+        for times in range(3):
+            early.write(request("add", [1, 2], times))
+            early.write(notification("$/cancelRequest", {"id": times}))
+            answer = early.answer()
+            assert (answer["id"], answer["error"]["code"]) == (times, -32800)
+        early.write(request("add", [3, 4], "queued"))
+        line.write(notification("$/cancelRequest", {"id": "held"}))
+        assert line.answer()["error"]["code"] == -32800
+        assert early.is_quiet(), "nothing is started meanwhile"
+        gate.touch()
+        assert early.answer() == {"jsonrpc": "2.0", "id": "queued", "result": 7}
+        assert line.call("add", [1, 2])["result"] == 3
