@@ -10,7 +10,9 @@ from duet_rpc.commands import Commands
 from duet_rpc.context import Context
 from duet_rpc.errors import InvalidParams
 from duet_rpc.logs import LEVELS
+from duet_rpc.options import is_text
 from duet_rpc.parameters import Parameter, type_name
+from duet_rpc.params import check_key
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.version import __version__
 
@@ -101,7 +103,10 @@ def builtin_methods(
         @daemon.query(name="rpc.outcome")
         def outcome(method: str, idempotency_key: str, ctx: Context) -> Any:
             """Tell what became of a command: none, running, done or unknown, and its outcome."""
-            return commands.outcome(ctx.principal, method, idempotency_key)
+            key = check_key(idempotency_key)
+            if not is_text(method):  # no command has such a name, and no store takes it
+                return {"state": "none"}
+            return commands.outcome(ctx.principal, method, key)
 
     return daemon
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from duet_rpc import surrogates
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.framing import Fault, Frame, Framing
@@ -111,7 +112,8 @@ def _decode_shallow() -> Callable[[Any], Any]:
     return _answer_of(shallow_json())
 
 
-_decode_progress = msgspec.json.Decoder(_Progress).decode
+_progress_decoder = msgspec.json.Decoder(_Progress)
+_anything = msgspec.json.Decoder()
 
 _encode = msgspec.json.Encoder().encode
 
@@ -385,14 +387,14 @@ class Calls:
     def take_progress(self, params: bytes | None) -> bool:
         """Pass news of a long call on to whoever waits for it; False if it is not one of ours."""
         try:
-            progress = _decode_progress(params or b"{}")
+            progress = surrogates.decode_value(_progress_decoder, params or b"{}")
         except (msgspec.DecodeError, RecursionError):
             return False
         waiter = self.open.get(progress.token)
         if waiter is None:
             return False
         try:
-            waiter.progress(msgspec.json.decode(progress.value))
+            waiter.progress(surrogates.decode_value(_anything, progress.value))
         except msgspec.ValidationError:
             return False  # a number beyond all bounds
         return True
@@ -455,7 +457,10 @@ def encode_params(params: Any) -> bytes | None:
     if params is None:
         return None
     try:
-        encoded = _encode(params)
+        try:
+            encoded = _encode(params)
+        except UnicodeEncodeError:  # a lone surrogate
+            encoded = surrogates.encode(params)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise UsageError(f"these params cannot be written as JSON: {error}") from None
     if type(params) is not dict and encoded[0] not in b"{[":

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from duet_rpc import surrogates
 from duet_rpc.calls import CANCEL, JOIN, PROGRESS, Calls
 from duet_rpc.context import Context, Peer
 from duet_rpc.dispatch import Dispatcher, Job, error_member
@@ -100,7 +101,7 @@ class _Cancel(Struct):
     id: Raw
 
 
-_decode_cancel = msgspec.json.Decoder(_Cancel).decode
+_cancel_decoder = msgspec.json.Decoder(_Cancel)
 
 
 def _is_answer(item: Single) -> bool:
@@ -674,7 +675,7 @@ class Connection:
 
     def _take_cancel(self, message: Request | Notification, place: Place) -> None:
         try:
-            id = bytes(_decode_cancel(message.params or b"{}").id)
+            id = bytes(surrogates.decode_value(_cancel_decoder, message.params or b"{}").id)
         except (msgspec.DecodeError, RecursionError):
             self.note("error", "cancellation without an id", CANCEL, None)
         else:

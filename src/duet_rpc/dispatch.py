@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from duet_rpc import surrogates
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -244,7 +245,13 @@ class Dispatcher:
         if id is None:
             self._unnumbered += 1
             return f"{connection_id}-n{self._unnumbered}"
-        return _decode_text(id) if id[0] == 0x22 else id.decode()
+        if id[0] != 0x22:
+            return id.decode()
+        try:
+            return _decode_text(id)
+        except msgspec.DecodeError:
+            # A lone surrogate: as it is spelled, which every log and every store takes.
+            return id[1:-1].decode()
 
     def correlate(self, job: Job) -> str:
         """Say the correlation id of a job; every line about it carries the same."""
@@ -382,6 +389,15 @@ def result_member(result: Any) -> bytes:
     """Encode a handler's result as the member of an answer."""
     try:
         return b'"result":' + _encode(result)
+    except UnicodeEncodeError:
+        return b'"result":' + _encode_lone(result)
+    except BaseException as error:
+        raise Unserializable(error) from error
+
+
+def _encode_lone(result: Any) -> bytes:
+    try:
+        return surrogates.encode(result)
     except BaseException as error:
         raise Unserializable(error) from error
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from duet_rpc import surrogates
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
 from duet_rpc.patterns import pattern
 
@@ -108,7 +109,40 @@ def decode(body: bytes | bytearray, max_depth: int, max_batch: int) -> Message:
             return _decode_batch(body, max_batch)
         return _decode_single(body)
     except (msgspec.DecodeError, RecursionError):
-        return _not_json(max_depth)
+        return _decode_masked(body, max_batch) or _not_json(max_depth)
+
+
+def _decode_masked(body: bytes | bytearray, max_batch: int) -> Message | None:
+    """Read a message that holds a lone surrogate, which msgspec takes for a fault."""
+    masked = surrogates.mask(body)
+    if masked is None:
+        return None
+    try:
+        if pattern(_STARTS_BATCH).match(masked.text):
+            batch = _decode_batch(masked.text, max_batch)
+            if isinstance(batch, TooLarge):
+                return batch
+            return Batch([_unmasked(item, masked) for item in batch.items])
+        return _unmasked(_decode_single(masked.text), masked)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _unmasked(message: Single, masked: surrogates.Masked) -> Single:
+    """Give the parts of a message back as they were spelled."""
+
+    def given(part: bytes | None) -> bytes | None:
+        return None if part is None else masked.unmask(part)
+
+    match message:
+        case Request(id, method, params):
+            return Request(masked.unmask(id), masked.unmask_text(method), given(params))
+        case Notification(method, params):
+            return Notification(masked.unmask_text(method), given(params))
+        case Response(id, result, error):
+            return Response(masked.unmask(id), given(result), given(error))
+        case Invalid(error, id, is_answer):
+            return Invalid(error, masked.unmask(id), is_answer)
 
 
 def _not_json(max_depth: int) -> Invalid:
@@ -289,14 +323,16 @@ def error_object(error: RpcError) -> bytes:
     Whatever somebody's class and objects raise must not keep the peer from its answer.
     """
     try:
-        message = str(error.message).encode("utf-8", "replace").decode()
+        message = str(error.message)
     except Exception:
         message = RpcError.message
     members: dict[str, Any] = {"code": error.code, "message": message}
     try:
-        return _encode(members if error.data is None else {**members, "data": error.data})
+        return surrogates.encode_value(
+            members if error.data is None else {**members, "data": error.data}
+        )
     except Exception:
-        return _encode(members)
+        return surrogates.encode_value(members)
 
 
 def encode_batch(answers: list[bytes]) -> bytes:
@@ -306,28 +342,34 @@ def encode_batch(answers: list[bytes]) -> bytes:
 
 def encode_request(id: int, method: str, params: bytes | None) -> bytes:
     """Make a call of ours."""
+    try:
+        name = _encode(method)
+    except UnicodeEncodeError:
+        name = surrogates.encode(method)
     if params is None:
-        return b'{"jsonrpc":"2.0","id":%d,"method":%b}' % (id, _encode(method))
-    return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id, _encode(method), params)
+        return b'{"jsonrpc":"2.0","id":%d,"method":%b}' % (id, name)
+    return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id, name, params)
 
 
 def request_around(id: int, method: str, params: bytes) -> tuple[bytes, bytes, bytes]:
     """Make a call of ours in parts: its params are large, and need not be copied for it."""
-    before = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":' % (id, _encode(method))
+    name = surrogates.encode_value(method)
+    before = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":' % (id, name)
     return before, params, b"}"
 
 
 def request_form(method: str) -> bytes:
     """Make the calls of one method but for their id and params, which `%` puts in."""
-    name = _encode(method).replace(b"%", b"%%")
+    name = surrogates.encode_value(method).replace(b"%", b"%%")
     return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%%b}' % name
 
 
 def encode_notification(method: str, params: bytes | None) -> bytes:
     """Make a notification of ours."""
+    name = surrogates.encode_value(method)
     if params is None:
-        return b'{"jsonrpc":"2.0","method":%b}' % _encode(method)
-    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (_encode(method), params)
+        return b'{"jsonrpc":"2.0","method":%b}' % name
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (name, params)
 
 
 class _ErrorObject(Struct):
@@ -336,13 +378,13 @@ class _ErrorObject(Struct):
     data: Json = None
 
 
-_decode_error_object = msgspec.json.Decoder(_ErrorObject).decode
+_decode_error_object = msgspec.json.Decoder(_ErrorObject)
 
 
 def decode_error(raw: bytes) -> RpcError | None:
     """Read the `error` member of an answer; None if it is malformed."""
     try:
-        error = _decode_error_object(raw)
+        error = surrogates.decode_value(_decode_error_object, raw)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return None
     return RpcError.from_wire(error.code, error.message, error.data)

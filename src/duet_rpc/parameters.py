@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from duet_rpc import surrogates
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, is_transaction
 from duet_rpc.errors import InvalidParams, UsageError
@@ -89,12 +90,12 @@ class Parameters:
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
         self.struct = self._define(method, array_like=False)
-        self._by_name = msgspec.json.Decoder(self.struct).decode
+        self._by_name = msgspec.json.Decoder(self.struct)
         self._method = method
-        self._positional: Callable[[Any], Any] | None = None
+        self._positional: msgspec.json.Decoder[Any] | None = None
         if rest_name is not None:
             self._hints[rest_name] = list[rest]
-            self._rest = msgspec.json.Decoder(list[rest]).decode
+            self._rest = msgspec.json.Decoder(list[rest])
 
     @staticmethod
     def of(
@@ -115,7 +116,11 @@ class Parameters:
         """
         try:
             if params is None:
-                return Bound([]) if self.rest is not UNSET else self._bound(self._by_name(b"{}"))
+                return (
+                    Bound([])
+                    if self.rest is not UNSET
+                    else self._bound(self._by_name.decode(b"{}"))
+                )
             if params[0] == 0x5B:  # an array
                 if self.rest is not UNSET:
                     return Bound(_decoded(self._rest, params))
@@ -164,7 +169,7 @@ class Parameters:
         """Decode an array. Most methods are never sent one, so its struct waits for the first."""
         if self._positional is None:
             struct = self._define(self._method, array_like=True)
-            self._positional = msgspec.json.Decoder(struct).decode
+            self._positional = msgspec.json.Decoder(struct)
         return _decoded(self._positional, params)
 
     def _none_but_what_travels_beside(self, params: bytes) -> Bound:
@@ -224,8 +229,15 @@ def _default(value: Any) -> Any:
     return value
 
 
-def _decoded(decode: Callable[[Any], Any], params: bytes) -> Any:
-    return decode(params) if len(params) < LARGE else decode_large(decode, params)
+def _decoded(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:
+    try:
+        return (
+            decoder.decode(params) if len(params) < LARGE else decode_large(decoder.decode, params)
+        )
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:  # params are JSON, so they hold a lone surrogate
+        return surrogates.decode(params, decoder.type)
 
 
 def _read(

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.errors import InvalidParams, UsageError
+from duet_rpc.surrogates import decode_value, encode_value
 
 KEY = "idempotency_key"
 META = "_meta"
@@ -29,8 +30,7 @@ _MAX_SHORT = 12 * MAX_KEY + 2
 _MOST = 2**53
 _RETRY_FORM = "{attempt: integer of 2 or more, age_ms: integer of 0 or more}"
 
-_encode = msgspec.json.Encoder().encode
-_decode_any = msgspec.json.Decoder().decode
+_anything = msgspec.json.Decoder()
 
 
 class RetryAge(Struct, frozen=True):
@@ -49,7 +49,7 @@ class RetryAge(Struct, frozen=True):
         return self.age_ms / 1000
 
 
-_decode_retry = msgspec.json.Decoder(RetryAge).decode
+_retry_decoder = msgspec.json.Decoder(RetryAge)
 
 
 # Putting in.
@@ -85,7 +85,7 @@ def add_metadata(
     added: dict[str, Any] = {} if key is None else {KEY: key}
     if meta:
         added[META] = meta
-    spliced = _encode(added)
+    spliced = encode_value(added)
     return spliced if params == b"{}" else b"%b,%b" % (spliced[:-1], params[1:])
 
 
@@ -106,20 +106,20 @@ def _merge(params: bytes, key: str | None, meta: dict[str, Any]) -> bytes:
     elif meta:
         held = {} if theirs is UNSET else _members(theirs, META)
         for name, value in meta.items():
-            if held.get(name, UNSET) not in (UNSET, Raw(b"null"), Raw(_encode(value))):
+            if held.get(name, UNSET) not in (UNSET, Raw(b"null"), Raw(encode_value(value))):
                 raise UsageError(f"the params hold a _meta.{name} already, and the call adds one")
         members[META] = {**held, **meta}
-    return _encode(members)
+    return encode_value(members)
 
 
 def _members(raw: bytes | Raw, what: str) -> dict[str, Any]:
     try:
-        return _decode_members(raw)
+        return decode_value(_members_decoder, raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise UsageError(f"{what} has to be a JSON object to take anything beside it") from None
 
 
-_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_members_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 def find_key(params: bytes | None) -> str | None:
@@ -134,11 +134,11 @@ def find_key(params: bytes | None) -> str | None:
 
 
 def _given_key(members: dict[str, Any], meta: Any) -> str | None:
-    beside = _decode_any(members[KEY]) if KEY in members else None
+    beside = decode_value(_anything, members[KEY]) if KEY in members else None
     inside = None
     if meta is not UNSET and _KEY in bytes(meta):
         theirs = read_meta(meta).idempotency_key
-        inside = None if theirs is UNSET else _decode_any(theirs)
+        inside = None if theirs is UNSET else decode_value(_anything, theirs)
     for found in (beside, inside):
         if found is not None and not isinstance(found, str):
             raise UsageError(f"an idempotency key is text, not {found!r}")
@@ -160,7 +160,7 @@ class Meta(Struct):
 
 
 NO_META = Meta()
-_decode_meta = msgspec.json.Decoder(Meta).decode
+_meta_decoder = msgspec.json.Decoder(Meta)
 
 
 def read_meta(raw: Raw | UnsetType) -> Meta:
@@ -168,7 +168,7 @@ def read_meta(raw: Raw | UnsetType) -> Meta:
     if raw is UNSET:
         return NO_META
     try:
-        return _decode_meta(raw)
+        return decode_value(_meta_decoder, raw)
     except msgspec.ValidationError:
         return NO_META
 
@@ -178,7 +178,7 @@ def read_short(raw: Raw | UnsetType) -> Any:
     if raw is UNSET:
         return UNSET
     try:
-        return _decode_any(raw) if memoryview(raw).nbytes <= _MAX_SHORT else None
+        return decode_value(_anything, raw) if memoryview(raw).nbytes <= _MAX_SHORT else None
     except msgspec.ValidationError:
         return None
 
@@ -198,12 +198,17 @@ def read_key(beside: Raw | UnsetType, meta: Meta, method: str, *, required: bool
                 f"{method}: {KEY} beside the params and in _meta differ; send one",
             )
         key = other
-    if isinstance(key, str) and 1 <= len(key) <= MAX_KEY and key.isprintable():
-        return key
     if key is UNSET:
         if required:
             raise _missing_key(method)
         return None
+    return check_key(key)
+
+
+def check_key(key: Any) -> str:
+    """Give back what may be an idempotency key; raise `InvalidParams` for anything else."""
+    if isinstance(key, str) and 1 <= len(key) <= MAX_KEY and key.isprintable():
+        return key
     received = "another value"
     if isinstance(key, str):
         received = f"{len(key)} characters" if key.isprintable() else "unprintable characters"
@@ -242,7 +247,7 @@ def read_retry(meta: Meta) -> RetryAge | None:
     if meta.retry is UNSET:
         return None
     try:
-        return _decode_retry(meta.retry)
+        return decode_value(_retry_decoder, meta.retry)
     except (msgspec.ValidationError, RecursionError):
         raise InvalidParams(
             data={

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from duet_rpc import surrogates
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import InvalidAnswer, UsageError
 from duet_rpc.wording import explain_result
@@ -38,7 +39,12 @@ def _decoder(returns: Any) -> Decode:
 
     def decode_result(raw: Any) -> Any:
         try:
-            return decode(raw) if len(raw) < LARGE else decode_large(decode, raw)
+            try:
+                return decode(raw) if len(raw) < LARGE else decode_large(decode, raw)
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError:  # perhaps a lone surrogate
+                return surrogates.decode(raw, returns)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise InvalidAnswer(
                 f"the result is not what was asked for: {explain_result(error)}"

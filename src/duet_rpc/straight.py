@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, Union
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from duet_rpc import surrogates
 from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.messages import encode_batch, is_json_text
 from duet_rpc.patterns import pattern
@@ -152,7 +153,18 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         try:
             return _encode(_Answer(id, result))
         except BaseException as error:
-            return failed(message, Unserializable(error), connection_id)
+            return encoded_otherwise(message, result, error, connection_id)
+
+    def encoded_otherwise(
+        message: Any, result: Any, error: BaseException, connection_id: str
+    ) -> bytes:
+        """Encode an answer that msgspec has refused, if it is for a lone surrogate."""
+        try:
+            if isinstance(error, UnicodeEncodeError):
+                return surrogates.encode(_Answer(message.id, result))
+        except BaseException as another:
+            error = another
+        return failed(message, Unserializable(error), connection_id)
 
     def answer_batch(body: bytes | bytearray, connection_id: str) -> bytes | None:
         """Answer a batch of such requests, in their order; None if one of them is another."""
@@ -185,7 +197,7 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         except BaseException as error:
             assert isinstance(answer, _Answer), "an error is encoded already"
             message = next(message for message in messages if message.id == answer.id)
-            return failed(message, Unserializable(error), connection_id)
+            return encoded_otherwise(message, answer.result, error, connection_id)
 
     return answer_at_once
 

@@ -25,6 +25,7 @@ from msgspec import Raw
 
 from duet_rpc.errors import InvalidParams
 from duet_rpc.patterns import pattern
+from duet_rpc.surrogates import CANNOT_HOLD, decode_value
 
 _JSON_NAMES: dict[Any, str] = {
     str: "string",
@@ -133,6 +134,7 @@ _STEP = r"\[(\.\.\.|\d+)\]|([^.\[]+)"
 UNKNOWN_NAME = "an unknown name"
 """What was received in place of a parameter, or a member, that there is."""
 
+_anything = msgspec.json.Decoder()
 _MAX_LOOK = 4096
 _MAX_SENTENCE = 4096
 _MAX_SHOWN = 80
@@ -196,6 +198,8 @@ def explain(
     if match := pattern(_BEYOND_LIMIT).match(sentence):
         expected = f"{_json_words(match[1])} {match[2]}"
         return invalid(param, expected, _kind_at(params, values), hint)
+    if sentence == CANNOT_HOLD:
+        return invalid(param, "text without lone surrogates", "a lone surrogate")
     if sentence.endswith("out of range"):
         return invalid(param, type_name(hint), "a number out of range", hint)
     return invalid(param, type_name(hint), _kind_at(params, values), hint)
@@ -251,7 +255,7 @@ def _kind_at(params: bytes, steps: list[str]) -> str:
     if len(params) > _MAX_LOOK or "..." in steps:
         return "another value"
     try:
-        value = msgspec.json.decode(params)
+        value = decode_value(_anything, params)
         for step in steps:
             value = value[int(step)] if isinstance(value, list) else value[step]
     except (msgspec.ValidationError, LookupError, TypeError):

@@ -59,6 +59,13 @@ def test_calls_from_stdin(on_tcp: OnSocket) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", ""), ran
 
 
+def test_calls_that_hold_half_a_character(on_tcp: OnSocket) -> None:
+    calls = [{"method": "echo", "params": {"value": "\ud83d"}, "id": "\ude00"}]
+    for text in (json.dumps(calls), lines(calls)):
+        ran = run("batch", on_tcp.address, "-", stdin=text)
+        assert ran.out == '{"id":"\\ude00","method":"echo","result":"\\ud83d"}\n', ran
+
+
 def test_more_calls_than_any_server_takes_at_once(on_tcp: OnSocket) -> None:
     calls: list[dict[str, Any]] = [{"method": "add", "params": [n, 1]} for n in range(450)]
     ran = run("batch", on_tcp.address, "-", stdin=lines(calls))

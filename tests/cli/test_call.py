@@ -38,6 +38,7 @@ SUMS = ("--", "python", "sums.py")
         ('value:="a:=b"', '"a:=b"'),
         ("value=ä€😀", '"ä€😀"'),
         (r"value=\@ada", '"@ada"'),
+        (r'value:={"\ud83d":["\uD83D",1.0]}', r'{"\ud83d":["\ud83d",1.0]}'),
         ("value=@note.txt", '"two\\nlines\\n"'),
         ("value:=@note.json", '{"a":[1]}'),
         # A number of thirty digits passes through unchanged.
@@ -123,6 +124,13 @@ def test_what_cannot_be_understood_is_not_sent(
     ran = run("call", on_tcp.address, *words, cwd=place)
     assert (ran.code, ran.out) == (2, ""), ran
     assert re.search(said, " ".join(ran.err.split())), ran
+
+
+def test_half_a_character_is_shown_as_its_escape(on_tcp: OnSocket) -> None:
+    ran = on_terminal("call", on_tcp.address, "echo", r'value:=["half \ud83d"]', "--no-color")
+    assert (ran.code, ran.out.splitlines()) == (0, ["[", '  "half \\ud83d"', "]"]), ran
+    ran = run("call", on_tcp.address, "add", r'a:="\ud83d"')
+    assert ran.code == 1 and "Invalid params" in ran.err, ran
 
 
 def test_bytes_that_are_no_text_are_not_sent(on_tcp: OnSocket) -> None:

@@ -164,6 +164,18 @@ def test_a_page_for_people(store: Store, url: str) -> None:
 
 
 @on_sqlite
+def test_an_outcome_with_half_a_character(store: Store, url: str) -> None:
+    finish(store, "one", rb'"result":"\ud83d"')
+    finish(store, "two", rb'"error":{"code":7,"message":"\ud83d"}')
+    ran = run("commands", "list", "--store", url, "--format", "pretty")
+    assert ran.code == 0 and r'"\ud83d"' in ran.out and r"error 7: \ud83d" in ran.out, ran
+    ran = run("commands", "show", "bank.transfer", "one", "--store", url, "--format", "pretty")
+    assert ran.code == 0 and r'"result": "\ud83d"' in ran.out, ran
+    ran = run("commands", "show", "bank.transfer", "one", "--store", url, "--format", "json")
+    assert ran.jsons[0]["outcome"] == {"result": "\ud83d"}, ran
+
+
+@on_sqlite
 def test_a_command_that_is_not_there(store: Store, url: str) -> None:
     ran = run("commands", "show", "bank.transfer", "gone", "--store", url)
     assert (ran.code, ran.out) == (1, "") and "there is no command" in ran.err, ran

@@ -143,7 +143,8 @@ def test_unknown_members_are_ignored_and_the_last_of_equal_ones_counts() -> None
         b'{"jsonrpc":"2.0","id":1,"method":"m","x":[1,]}',
         b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\\q"}',
         b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\x01"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\\ud800"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\\ud800}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\\ud800","y":NaN}',
         b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
         b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\xed\xa0\x80"}',
         b'{"jsonrpc":"2.0","id":1,"method":"m","x":"\xc0\xaf"}',
@@ -333,7 +334,7 @@ def itself() -> list[Any]:
     return ring
 
 
-@pytest.mark.parametrize("data", [object(), {"a": {1, object()}}, "\ud800", itself()])
+@pytest.mark.parametrize("data", [object(), {"a": {1, object()}}, ["\ud800", object()], itself()])
 def test_data_that_cannot_be_written_is_left_out(data: Any) -> None:
     assert json.loads(error_object(RpcError("no", code=5, data=data))) == {
         "code": 5,
@@ -342,7 +343,7 @@ def test_data_that_cannot_be_written_is_left_out(data: Any) -> None:
 
 
 def test_a_message_that_is_no_text_is_made_one() -> None:
-    assert json.loads(error_object(RpcError("\ud800!", code=5)))["message"] == "?!"
+    assert json.loads(error_object(RpcError("\ud800!", code=5)))["message"] == "\ud800!"
     assert json.loads(error_object(RpcError(404, code=5)))["message"] == "404"  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ import click
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from duet_rpc import surrogates
 from duet_rpc.cli.failures import (
     EXIT_CODES,
     Attempt,
@@ -108,7 +109,7 @@ def read_calls(name: str, sources: "Sources") -> list[Call]:
     if text.lstrip()[:1] == b"[":
         return _decoded(text, list[Call], "the file")  # type: ignore[no-any-return]
     try:
-        return [msgspec.json.decode(text, type=Call)]  # one object may take several lines
+        return [surrogates.decode(text, Call)]  # one object may take several lines
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     return [
@@ -120,7 +121,7 @@ def read_calls(name: str, sources: "Sources") -> list[Call]:
 
 def _decoded(text: bytes, kind: Any, where: str) -> Any:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return surrogates.decode(text, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.UsageError(f"{where}: {error}") from None
 
@@ -181,8 +182,8 @@ class _Batch:
         if isinstance(error, DuetError):
             answer |= as_json(error, key)
         elif not call.notify:
-            answer["result"] = Raw(msgspec.json.format(item.result(), indent=-1))
-        self._output.value(msgspec.json.encode(answer))
+            answer["result"] = Raw(surrogates.layout(item.result(), -1))
+        self._output.value(surrogates.encode_value(answer))
 
     def _said(self, call: Call, item: "Item", error: Exception | None, key: str | None) -> str:
         output = self._output
@@ -194,7 +195,7 @@ class _Batch:
             return " ".join(said)
         if call.notify:
             return output.faint("sent")
-        return output.coloured(safe_json(msgspec.json.format(item.result(), indent=-1)))
+        return output.coloured(safe_json(surrogates.layout(item.result(), -1)))
 
     def sum_up(self, no_color: bool) -> None:
         """Say on stderr what did not succeed."""

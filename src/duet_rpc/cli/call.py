@@ -228,11 +228,12 @@ def _progress(value: Any) -> str:
 def _key_of(params: dict[str, Any]) -> str:
     """Take the key out of the params, where it may also be given."""
     from msgspec import Raw, ValidationError
-    from msgspec.json import decode
+
+    from duet_rpc.surrogates import decode
 
     given = params.pop("idempotency_key")
     try:
-        return decode(given, type=str) if isinstance(given, Raw) else str(given)
+        return decode(given, str) if isinstance(given, Raw) else str(given)
     except ValidationError:
         raise click.UsageError("an idempotency key is text") from None
 

@@ -293,9 +293,8 @@ def _why_not(record: "Record") -> str:
 
 def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
     """Write the outcome as a server writes its own."""
-    import msgspec
-
     from duet_rpc.cli.items import checked_json
+    from duet_rpc.surrogates import encode_value, layout
 
     if (result is None) == (error is None):
         raise click.UsageError("say either --result JSON or --error CODE MESSAGE")
@@ -303,13 +302,13 @@ def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None
         if data is not None:
             raise click.UsageError("--data belongs to --error")
         value = checked_json(result.encode("utf-8", "surrogateescape"), "--result")
-        return b'"result":' + msgspec.json.format(value, indent=-1)
+        return b'"result":' + layout(value, -1)
     assert error is not None, "one of them is given"
     code, message = error
     member: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         member["data"] = checked_json(data.encode("utf-8", "surrogateescape"), "--data")
-    return b'"error":' + msgspec.json.encode(member)
+    return b'"error":' + encode_value(member)
 
 
 def _confirm(record: "Record") -> None:

@@ -4,9 +4,9 @@ import shlex
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
+from duet_rpc import surrogates
 from duet_rpc.cli.output import Output, columns, safe, safe_json
 from duet_rpc.ledger.machine import Identity, Promise, Record, State
 from duet_rpc.ledger.store import Counts
@@ -108,10 +108,10 @@ def said_outcome(record: Record) -> str:
             return "cut off; resolve it"
     assert record.outcome is not None, "a finished record holds its outcome"
     name, _, value = record.outcome.partition(b":")
-    shown = safe_json(msgspec.json.format(value, indent=-1))
+    shown = safe_json(surrogates.layout(value, -1))
     if name != b'"error"':
         return shown
-    error = msgspec.json.decode(value)
+    error = surrogates.decode(value)
     return f"error {error.get('code')}: {safe(str(error.get('message')))}"
 
 
@@ -151,7 +151,7 @@ def page(record: Record, now: float, output: Output) -> list[str]:
     lines = [output.strong(f"{safe(record.identity.method)} {safe(record.identity.key)}")]
     lines += [f"  {line}" for line in columns(rows, 10_000)]
     if record.outcome is not None:
-        value = msgspec.json.format(b"{%b}" % record.outcome, indent=2)
+        value = surrogates.layout(b"{%b}" % record.outcome, 2)
         lines += ["", output.coloured(safe_json(value))]
     elif record.state is State.UNKNOWN:
         this = command_words(record.identity)

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from duet_rpc.cli.output import compact, safe
@@ -26,6 +25,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.surrogates import encode_value
 from duet_rpc.wording import UNKNOWN_NAME
 
 ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5
@@ -271,4 +271,4 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
 
 def failure_json(error: DuetError, key: str | None = None, sent: bool = True) -> bytes:
     """Encode `as_json`."""
-    return msgspec.json.encode(as_json(error, key, sent))
+    return encode_value(as_json(error, key, sent))

@@ -12,6 +12,9 @@ import click
 import msgspec
 from msgspec import Raw
 
+from duet_rpc import surrogates
+from duet_rpc.options import is_text
+
 _FORMS = "write name=text, name:=json, name=@file or name:=@file.json"
 
 
@@ -60,7 +63,7 @@ def _said(name: str) -> str:
 def checked_json(text: bytes, where: str) -> Raw:
     """Take a JSON value as it is spelled, or say what is wrong with it."""
     try:
-        msgspec.json.decode(text)
+        surrogates.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = text.strip()[:60].decode("utf-8", "replace")
         empty = "it is empty" if not text.strip() else f"{error} in {shown!r}"
@@ -82,7 +85,7 @@ def read_params(items: Sequence[str], json: str | None, sources: Sources) -> Any
             else sources.read_json(json)
         )
         if bytes(raw)[:1] == b"{":
-            given = msgspec.json.decode(raw, type=dict[str, Raw])
+            given = surrogates.decode(raw, dict[str, Raw])
         elif bytes(raw)[:1] == b"[":
             given = raw
         else:
@@ -128,6 +131,8 @@ def _value(name: str, sign: str, value: str, sources: Sources) -> Any:
         source = value[1:]
         return sources.read_text(source) if sign == "=" else sources.read_json(source)
     if sign == "=":
+        if not is_text(value):  # bytes of the command line, which Python keeps as surrogates
+            raise click.UsageError(f"{name} is not text in UTF-8")
         return value[1:] if value.startswith("\\@") else value
     try:
         return checked_json(value.encode("utf-8", "surrogateescape"), name)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO, TypeVar
 
 import click
-import msgspec
+
+from duet_rpc import surrogates
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,9 +72,9 @@ class Output:
     def value(self, raw: bytes) -> None:
         """Print one JSON value."""
         if not self.pretty:
-            self.line(msgspec.json.format(raw, indent=-1))
+            self.line(surrogates.layout(raw, -1))
             return
-        self.line(self.coloured(safe_json(msgspec.json.format(raw, indent=2))))
+        self.line(self.coloured(safe_json(surrogates.layout(raw, 2))))
 
     def line(self, text: str | bytes = "") -> None:
         """Print a line."""
@@ -162,7 +163,7 @@ def _escape(character: str) -> str:
 
 def compact(value: Any) -> str:
     """Write a value as JSON on one line, safe to show."""
-    return safe_json(msgspec.json.encode(value))
+    return safe_json(surrogates.encode_value(value))
 
 
 def tell(text: str) -> None:

@@ -9,8 +9,11 @@ from collections.abc import Collection
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from hashlib import sha256
 from math import isfinite
+from typing import Any
 
 import msgspec
+
+from duet_rpc import surrogates
 
 ALWAYS_LEFT_OUT = frozenset({"idempotency_key", "_meta"})
 """The key itself, and the envelope data (trace context, progress tokens) that each try has anew."""
@@ -39,9 +42,26 @@ def fingerprint(method: str, params: bytes | None, without: Collection[str] = ()
 
     Absent, null and empty params are the same: none given. `params` must be valid JSON.
     """
-    values = None if params is None else _decode(params)
+    values = None if params is None else _values(params)
     if isinstance(values, dict):
         for name in ALWAYS_LEFT_OUT.union(without):
             values.pop(name, None)
-    canonical = _encode(values) if values else b""
+    canonical = _canonical(values) if values else b""
     return sha256(b"%b\0%b" % (method.encode(), canonical)).digest()
+
+
+def _values(params: bytes) -> Any:
+    try:
+        return _decode(params)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return surrogates.decode(params, float_hook=_number)
+
+
+def _canonical(values: Any) -> bytes:
+    try:
+        return _encode(values)
+    except UnicodeEncodeError:
+        # With lone surrogates as escapes, which no other params have.
+        return surrogates.encode(values, in_order=True)

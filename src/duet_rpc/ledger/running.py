@@ -3,10 +3,10 @@
 import enum
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from ..errors import RpcError
+from ..surrogates import encode_value
 from .machine import Command
 
 
@@ -44,4 +44,4 @@ def error_body(error: RpcError) -> bytes:
     member = {"code": error.code, "message": error.message}
     if error.data is not None:
         member["data"] = error.data
-    return b'"error":' + msgspec.json.encode(member)
+    return b'"error":' + encode_value(member)
