@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.blocking_reply import Reply
@@ -23,6 +24,7 @@ from duet_rpc.framing import Framing
 from duet_rpc.results import decoder
 from duet_rpc.threads import LAST_WORDS, ThreadHost
 from duet_rpc.transports.links import Link
+from duet_rpc.workers import NoThread, waiting
 
 if TYPE_CHECKING:
     from duet_rpc.blocking_line import Line
@@ -52,6 +54,7 @@ class BlockingHost(ThreadHost):
         self.retired = False
         self.lost_by: Exception | None = None
         self._line = line
+        self._lane = line.workers.lane()
         self._link = link
         self._patience = patience
         """Seconds that the server has to read a handler's notification."""
@@ -106,8 +109,8 @@ class BlockingHost(ThreadHost):
         """Run a handler of our own service on a thread of its own: this one reads for all."""
         set_deadline(job, time.monotonic())
         try:
-            self._line.workers.run(lambda: self._run(job))
-        except Exception as error:  # a process may have no thread left
+            self._lane.run(partial(self._run, job), partial(self._no_thread, job))
+        except NoThread as error:
             self.connection.finish(job, self.connection.dispatcher.not_started(error, job))
 
     def _run(self, job: Job) -> None:
@@ -115,6 +118,12 @@ class BlockingHost(ThreadHost):
             member = self._outcome(job)
         except BaseException as error:
             member = self.connection.dispatcher.broken_off(error, job)
+        self._finish(job, member)
+
+    def _no_thread(self, job: Job, error: Exception) -> None:
+        self._finish(job, self.connection.dispatcher.not_started(error, job))
+
+    def _finish(self, job: Job, member: bytes) -> None:
         with self._line.lock:
             self.connection.finish(job, member)
             self._go_on()
@@ -135,11 +144,18 @@ class BlockingHost(ThreadHost):
             timer.cancel()
 
     def _answer(self, job: Job) -> bytes:
+        dispatcher = self.connection.dispatcher
         if not job.method.is_async:
-            return self.connection.dispatcher.run(job)
-        import asyncio
+            return dispatcher.run(job)
+        try:
+            import asyncio
 
-        return asyncio.run(self.connection.dispatcher.run_async(job))
+            runner = asyncio.Runner()
+            runner.get_loop()
+        except Exception as error:  # a process may have no descriptor left
+            return dispatcher.not_started(error, job)
+        with runner:
+            return runner.run(dispatcher.run_async(job))
 
     def _overrun(self, job: Job) -> None:
         with self._line.lock:
@@ -176,7 +192,8 @@ class BlockingHost(ThreadHost):
             self.connection.pause_slot(ctx)
             self._go_on()
         try:
-            return reply.result()
+            with waiting():
+                return reply.result()
         finally:
             with self._line.lock:
                 self.connection.resume_slot(ctx)

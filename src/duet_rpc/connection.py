@@ -21,13 +21,12 @@ from msgspec import Raw, Struct
 from duet_rpc import surrogates
 from duet_rpc.calls import CANCEL, JOIN, PROGRESS, Calls
 from duet_rpc.context import Context, Peer
-from duet_rpc.dispatch import Dispatcher, Job, error_member
+from duet_rpc.dispatch import Dispatcher, Job, error_member, overloaded
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
     InvalidRequest,
     MethodNotFound,
-    Overloaded,
     ParseError,
     RpcError,
     ShuttingDown,
@@ -49,9 +48,6 @@ from duet_rpc.messages import (
 from duet_rpc.service import Promise
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
-
-RETRY_AFTER_MS = 100
-"""What a refused caller is told to wait: a few times what a quick handler needs."""
 
 
 class Host(Protocol):
@@ -524,8 +520,7 @@ class Connection:
             return ShuttingDown()
         if self.full and not last_words:
             self.stats.refused += 1
-            detail = "nothing was started: wait a moment, then send it again"
-            return Overloaded(data={"detail": detail, "retry_after_ms": RETRY_AFTER_MS})
+            return overloaded()
         if type(message) is Request and message.id != NULL:
             if message.id not in self._by_id:
                 self._by_id[message.id] = waiting

@@ -23,8 +23,10 @@ from duet_rpc.errors import (
     InternalError,
     InvalidRequest,
     MethodNotFound,
+    Overloaded,
     ResultUnserializable,
     RpcError,
+    UsageError,
     misuse,
 )
 from duet_rpc.messages import (
@@ -306,8 +308,19 @@ class Dispatcher:
         return self._unforeseen(text, error, job)
 
     def not_started(self, error: Exception, job: Job) -> bytes:
-        """Answer for a host that could not begin: a fault of ours, of which the caller is told."""
-        return error_member(self.failure(error, job, "a handler could not be started"))
+        """Answer for a host that could not begin: nothing has happened, so it may be sent again."""
+        if isinstance(error, UsageError):
+            return self.broken_off(error, job, "a handler could not be started")
+        self.log.note(
+            "error",
+            "a handler could not be started",
+            method=job.method.name,
+            id=job.id,
+            correlation_id=self.correlate(job),
+            connection_id=job.connection_id,
+            why=f"{type(error).__name__}: {error}",
+        )
+        return error_member(overloaded())
 
     def broken_off(
         self, error: BaseException, job: Job, text: str = "a handler was broken off"
@@ -378,6 +391,16 @@ class Dispatcher:
             and parameters.rest is UNSET
             and method.timeout is None
         )
+
+
+RETRY_AFTER_MS = 100
+"""What a refused caller is told to wait: a few times what a quick handler needs."""
+
+
+def overloaded() -> Overloaded:
+    """Make the refusal of a request for which there is no room now."""
+    detail = "nothing was started: wait a moment, then send it again"
+    return Overloaded(data={"detail": detail, "retry_after_ms": RETRY_AFTER_MS})
 
 
 def _needs_ledger(method: Method) -> bool:

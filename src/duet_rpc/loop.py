@@ -29,7 +29,7 @@ from duet_rpc.results import decoder
 from duet_rpc.threads import LAST_WORDS, STALL, wait_until_set
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
-from duet_rpc.workers import Workers
+from duet_rpc.workers import Workers, waiting
 
 _PATIENCE = 0.05
 """Seconds that another thread waits for a connection that the loop holds."""
@@ -81,7 +81,7 @@ class LoopHost:
         self.on_traffic: Callable[[], None] = _nothing
         self.on_input_end: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
-        self._workers = workers
+        self._lane = workers.lane()
         self.logger = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
         self.lost_by: Exception | None = None
@@ -175,7 +175,7 @@ class LoopHost:
             elif method.inline:
                 member = self.connection.dispatcher.run(job)
             else:
-                self._workers.run(partial(self._run_in_thread, job))
+                self._lane.run(partial(self._run_in_thread, job), partial(self._no_thread, job))
         except Exception as error:  # a process may have no thread left
             member = self.connection.dispatcher.not_started(error, job)
         if member is not None:
@@ -212,11 +212,12 @@ class LoopHost:
             self._finish(job, self.connection.dispatcher.broken_off(error, job))
 
     def _run_in_thread(self, job: Job) -> None:
-        dispatcher = self.connection.dispatcher
-        try:
-            member = dispatcher.run(job)
-        except BaseException as error:
-            member = dispatcher.broken_off(error, job)
+        self._finish_on_loop(job, self.connection.dispatcher.run(job))
+
+    def _no_thread(self, job: Job, error: Exception) -> None:
+        self._finish_on_loop(job, self.connection.dispatcher.not_started(error, job))
+
+    def _finish_on_loop(self, job: Job, member: bytes) -> None:
         try:
             self._loop.call_soon_threadsafe(self._finish, job, member)
         except RuntimeError:
@@ -553,7 +554,8 @@ class _LoopReply:
             raise UsageError("this would block the event loop; await the call instead")
         host.on_loop(self._pause)
         try:
-            wait_until_set(self._settled, self._clock)
+            with waiting():
+                wait_until_set(self._settled, self._clock)
         finally:
             host.on_loop(self._resume)
         return self._value()

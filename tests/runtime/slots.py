@@ -151,7 +151,7 @@ def cancel(id: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": id}}
 
 
-def _caller(read_fd: int, write_fd: int) -> Caller:
+def caller_of(read_fd: int, write_fd: int) -> Caller:
     """Talk over a connected socket or a pair of pipes."""
     peer = _Pipes(read_fd, write_fd)
     return Caller(peer.write, peer.read)
@@ -197,7 +197,7 @@ def stdio_server(policy: Policy, tmp_path: Path, *, is_async: bool) -> Iterator[
     """Serve on the pipes of a process, which ends with its input."""
     with _process("stdio", policy=policy, is_async=is_async, log=tmp_path / "log") as process:
         assert process.stdin is not None and process.stdout is not None
-        yield _caller(process.stdout.fileno(), process.stdin.fileno())
+        yield caller_of(process.stdout.fileno(), process.stdin.fileno())
         process.stdin.close()
         _see_the_end(process, tmp_path / "log")
 
@@ -213,7 +213,7 @@ def unix_server(
     def connect() -> Iterator[Caller]:
         channel = parse_target(f"unix:{path}").connect(PATIENCE)
         try:
-            yield _caller(channel.read_fd, channel.write_fd)
+            yield caller_of(channel.read_fd, channel.write_fd)
         finally:
             channel.close()
 
@@ -273,7 +273,7 @@ def _memory(policy: Policy) -> Iterator[Caller]:
         server = asyncio.run_coroutine_threadsafe(make(), loop).result(PATIENCE)
         link = server.open()
         try:
-            yield _caller(link.channel.read_fd, link.channel.write_fd)
+            yield caller_of(link.channel.read_fd, link.channel.write_fd)
         finally:
             link.end()
             asyncio.run_coroutine_threadsafe(close(), loop).result(PATIENCE)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from duet_rpc.connection import RETRY_AFTER_MS
 from duet_rpc.context import Context, Transaction
+from duet_rpc.dispatch import RETRY_AFTER_MS
 from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError
 from duet_rpc.framing import Frame
 from duet_rpc.framing.line import LineFraming

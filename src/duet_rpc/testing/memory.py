@@ -23,7 +23,7 @@ from duet_rpc.testing.clock import JumpingLoop
 from duet_rpc.testing.wire import Wire
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.links import Link
-from duet_rpc.workers import Workers
+from duet_rpc.workers import Lane, Refused, Workers
 
 if TYPE_CHECKING:
     from duet_rpc import blocking
@@ -194,20 +194,37 @@ class _CountedWorkers(Workers):
         super().__init__()
         self.loop: JumpingLoop = loop
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run something on a thread of its own."""
+    def lane(self) -> Lane:
+        """Make the lane of a connection."""
+        return _CountedLane(self, self.loop)
+
+
+class _CountedLane(Lane):
+    def __init__(self, workers: Workers, loop: JumpingLoop) -> None:
+        super().__init__(workers)
+        self._loop = loop
+
+    def run(self, work: Callable[[], object], refused: Refused) -> None:
+        """Run something on a thread."""
 
         def counted() -> None:
             try:
                 work()
             finally:
-                try:
-                    self.loop.call_soon_threadsafe(self.loop.thread_ended)
-                except RuntimeError:
-                    pass  # the loop is gone
+                self._end()
 
-        super().run(counted)
-        self.loop.thread_began()  # it cannot have ended yet: the loop hears of that after us
+        def counted_refused(error: Exception) -> None:
+            refused(error)
+            self._end()
+
+        super().run(counted, counted_refused)
+        self._loop.thread_began()  # it cannot have ended yet: the loop hears of that after us
+
+    def _end(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._loop.thread_ended)
+        except RuntimeError:
+            pass  # the loop is gone
 
 
 class _StandardLog:
