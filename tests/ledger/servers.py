@@ -27,6 +27,7 @@ class Server:
         # the path of a socket has to be short.
         self.directory = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
         self.process: subprocess.Popen[bytes] | None = None
+        self.is_frozen = False
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -46,8 +47,24 @@ class Server:
         """End it in the middle of everything."""
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Stop it where it is: its sockets stay open, and nothing is answered any more."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)  # first, so that it has no more children
+        for child in _children(self.process.pid):
+            os.kill(child, signal.SIGSTOP)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Let it go on; its children first, for they were busy first."""
+        if self.process is not None and self.is_frozen:
+            for process in [*_children(self.process.pid), self.process.pid]:
+                os.kill(process, signal.SIGCONT)
+        self.is_frozen = False
+
     def remove(self) -> None:
         """End it for good."""
+        self.thaw()
         self.crash()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -65,6 +82,13 @@ class Server:
 
     def _log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-4000:]
+
+
+def _children(parent: int) -> list[int]:
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True
+    )
+    return [int(pid) for pid in found.stdout.split()]
 
 
 class Postgres(Server):

@@ -102,7 +102,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_claim(server: Postgres) -> 
 @pytest.mark.parametrize("promise", [AT_MOST_ONCE, TRANSACTIONAL])
 def test_a_locked_file_refuses_and_recovers(tmp_path: Path, promise: Promise) -> None:
     path = tmp_path / "commands.db"
-    ledger = Ledger(SqliteStore(path, busy=0.1), wait=0.1)
+    ledger = Ledger(SqliteStore(path, timeout=0.1), wait=0.1)
     ledger.run(command("before", promise), Handler())
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -539,7 +539,7 @@ def test_the_heart_sweeps_and_goes_on_when_the_store_fails(
 
     def work(run: Run) -> Ran:
         store.is_down = True
-        until(lambda: "cannot be reached" in caplog.text)
+        until(lambda: "cannot be used" in caplog.text)
         store.is_down = False
         return Ran(b"1")
 

@@ -331,7 +331,7 @@ def test_a_live_run_of_another_promise_is_waited_for(store: Store, database: Dat
 def test_a_reader_that_keeps_the_commit_out_costs_nothing_but_the_try(
     url: str, database: Database
 ) -> None:
-    ledger = Ledger(SqliteStore(url.removeprefix("sqlite:///"), busy=0.1))
+    ledger = Ledger(SqliteStore(url.removeprefix("sqlite:///"), timeout=0.1))
     ledger.run(command("before", TRANSACTIONAL), Handler())
     database.connection.execute("BEGIN")
     database.effects()

@@ -23,6 +23,7 @@ from ..errors import (
     StoreUnavailable,
 )
 from ..tracebacks import OwnFault
+from .faults import explain
 from .flights import Ended, Flight
 from .heart import Beat, Heart, about
 from .machine import (
@@ -52,6 +53,7 @@ FIRST_POLL, LAST_POLL = 0.005, 0.1
 """How long a duplicate of another process waits between two looks at the record: ever longer."""
 FIRST_RETRY, LAST_RETRY = 0.05, 1.0
 """The same for an outcome that the store cannot take."""
+REPORT_EVERY = 1.0
 SOONEST, SOON, LATEST = 0.1, 1.0, 60.0
 """What a caller is told to wait before it asks again, in seconds: the bounds, and the usual."""
 
@@ -80,6 +82,7 @@ class Conductor:
         self._ttl = ttl
         self._unknown_ttl = unknown_ttl
         self._max_outcome_bytes = max_outcome_bytes
+        self._reported = -REPORT_EVERY
 
     async def conduct(self, steps: Steps, flight: Flight, work: Work, give_up: float) -> bytes:
         """Run a command or find its outcome, land the flight with it, and return it."""
@@ -90,11 +93,25 @@ class Conductor:
             else:
                 ended = await self._claim_and_run(steps, flight, work, give_up)
             return ended
+        except StoreUnavailable as error:
+            self._report(flight, error)
+            ended = error
+            raise
         except RpcError as error:
             ended = error
             raise
         finally:
             flight.land(ended)
+
+    def _report(self, flight: Flight, error: StoreUnavailable) -> None:
+        """Log why commands are refused: one of them a second."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_EVERY:
+            self._reported = now
+            command = flight.command
+            fields = {"method": command.method, "correlation_id": command.correlation_id}
+            why = explain(error)
+            log.warning("a command was refused: %s", why, extra={"duet_rpc": fields})
 
     # Commands whose effects are nobody's business but the handler's
 
@@ -135,6 +152,10 @@ class Conductor:
     ) -> tuple[Beat, int] | bytes:
         command = flight.command
         claim = Claim(command, flight.owner, self._lease, self._unknown_ttl)
+        for owed in self._heart.owed(flight.identity):
+            # A claim of ours whose answer was lost must not keep us waiting for its lease.
+            await steps.submit(owed)
+            self._heart.settled(owed)
         while True:
             asked = time.monotonic()
             try:

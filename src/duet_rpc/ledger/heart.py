@@ -6,26 +6,27 @@ lease by that. It starts with the first command and ends with the ledger.
 Owed are operations that the store could not take in time: the outcome of a run whose lease ended
 while the store was down, and the release of a claim whose answer was lost. Both are safe at any
 later time, for the store checks the owner, and both spare an operator a command of unknown
-outcome.
+outcome. They are tried again every second at least, and before the next claim of the same command.
 """
 
 import logging
 import threading
 import time
-from collections import deque
 
 from msgspec import Struct
 
 from ..errors import StoreUnavailable
 from ..tracebacks import OwnFault
+from .faults import explain
 from .group import MAX_GROUP, Group
-from .machine import Fenced, Identity, Kept, Operation, Renew
+from .machine import Fenced, Finish, Identity, Kept, Operation, Renew
 from .store import Store
 
 log = logging.getLogger("duet_rpc.ledger")
 
 SWEEP_EVERY = 60.0
 SWEEP_ROWS = 500
+SETTLE_EVERY = 1.0
 MAX_OWED = 10_000
 
 
@@ -56,9 +57,11 @@ class Heart:
         self._unknown_ttl = unknown_ttl
         self._lock = threading.Lock()
         self._beats: set[Beat] = set()
-        self._owed: deque[Operation] = deque(maxlen=MAX_OWED)
+        self._owed: dict[Identity, list[Operation]] = {}
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._is_down = False
 
     def start(self) -> None:
         """Start the thread, if it does not run yet."""
@@ -81,11 +84,32 @@ class Heart:
 
     def owe(self, operation: Operation) -> None:
         """Apply an operation when the store can be reached again."""
-        self._owed.append(operation)
+        with self._lock:
+            while len(self._owed) >= MAX_OWED:
+                del self._owed[next(iter(self._owed))]
+            self._owed.setdefault(operation.identity, []).append(operation)
+        self._wake.set()
+
+    def owed(self, identity: Identity) -> list[Operation]:
+        """Give what is owed about one command, the oldest first."""
+        if not self._owed:
+            return []
+        with self._lock:
+            return list(self._owed.get(identity, ()))
+
+    def settled(self, operation: Operation) -> None:
+        """Owe an operation no longer."""
+        with self._lock:
+            left = self._owed.get(operation.identity, [])
+            if operation in left:
+                left.remove(operation)
+            if not left:
+                self._owed.pop(operation.identity, None)
 
     def close(self) -> None:
         """End the thread; what is owed is tried once more. Idempotent."""
         self._stop.set()
+        self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2.0)
@@ -93,21 +117,37 @@ class Heart:
     def _beat(self) -> None:
         swept = time.monotonic()
         # Two looks in a third of the lease: no lease is ever older than that when it is renewed.
-        while not self._stop.wait(self._lease / 6):
+        pause = self._lease / 6
+        while not self._stop.is_set():
+            self._wake.wait(min(pause, SETTLE_EVERY) if self._owed else pause)
+            self._wake.clear()
             try:
                 self._renew()
                 self._settle()
                 if time.monotonic() - swept >= SWEEP_EVERY:
                     swept = time.monotonic()
                     self._store.sweep(SWEEP_ROWS)
-            except StoreUnavailable:
-                log.warning("the command store cannot be reached; leases are not renewed")
+                self._report(None)
+            except StoreUnavailable as error:
+                self._report(error)
             except Exception as error:
                 log.error("the ledger's thread met a fault and goes on", exc_info=OwnFault(error))
         try:
             self._settle()
-        except Exception:
-            log.warning("the command store cannot be reached; %d outcomes lost", len(self._owed))
+        except Exception as error:
+            owed = [each for operations in self._owed.values() for each in operations]
+            outcomes = sum(isinstance(each, Finish) for each in owed)
+            if outcomes:
+                why = explain(error)
+                log.warning("the command store cannot be used; %d outcomes lost: %s", outcomes, why)
+
+    def _report(self, error: StoreUnavailable | None) -> None:
+        """Log that the store went away, or is back; once each."""
+        if error is not None and not self._is_down:
+            log.warning("the command store cannot be used: %s", explain(error))
+        elif error is None and self._is_down:
+            log.info("the command store can be used again")
+        self._is_down = error is not None
 
     def _renew(self) -> None:
         due = time.monotonic() - self._lease / 6
@@ -138,7 +178,8 @@ class Heart:
                     )
 
     def _settle(self) -> None:
-        while self._owed:
-            operation = self._owed[0]
+        with self._lock:
+            owed = [each for operations in self._owed.values() for each in operations]
+        for operation in owed:
             self._group.submit(operation)
-            self._owed.popleft()
+            self.settled(operation)

@@ -21,7 +21,7 @@ from .heart import SWEEP_ROWS, Heart
 from .machine import Claim, Command, Identity, Promise, Record, first_run
 from .running import Ran, Run
 from .steps import BlockingSteps, Steps, Work, drive
-from .store import Store
+from .store import Capabilities, Store
 
 if TYPE_CHECKING:
     from .aio import LoopSteps
@@ -166,6 +166,8 @@ class Ledger:
 
             with self._lock:
                 if self._on_loop is None:
-                    waits = self.store.capabilities.waits
+                    # One that has to be asked for what it can do is one to wait for.
+                    able = getattr(type(self.store), "capabilities", None)
+                    waits = able.waits if isinstance(able, Capabilities) else True
                     self._on_loop = LoopSteps(self._group, store_waits=waits)
         return self._on_loop

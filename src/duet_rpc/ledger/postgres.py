@@ -6,15 +6,20 @@ read back and decided by the machine.
 """
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
+import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from ..errors import StoreUnavailable, UsageError
+from .faults import Fault, Watch, unavailable
 from .machine import (
     Answer,
     Busy,
@@ -33,7 +38,16 @@ from .machine import (
     decide_resolve,
 )
 from .postgres_line import Line
-from .postgres_pool import AsyncGuest, Guest, Pool, ThreadGate, dispose, is_fault
+from .postgres_pool import (
+    AsyncGuest,
+    Guest,
+    Pool,
+    ServerSilent,
+    ThreadGate,
+    dispose,
+    is_fault,
+    refusal,
+)
 from .postgres_rows import (
     DROP,
     LOAD,
@@ -55,8 +69,11 @@ from .store import Capabilities, Counts, NotBegun
 _ADVISORY_LOCK = 0x64756574
 """Keeps two processes from migrating at once: "duet" as a number."""
 _OWN_CONNECTIONS = 4
+_LONG = 10
+"""How many timeouts a statement may take that goes over the whole table."""
 
 T = TypeVar("T")
+log = logging.getLogger("duet_rpc.ledger")
 
 
 class LoopGate:
@@ -88,6 +105,10 @@ class PostgresStore:
     Up to `max_transactions` handlers are inside a transaction at a time, each with a connection;
     the ledger's own work has a few connections apart, so that handlers cannot starve it. Handlers
     in threads get a `psycopg.Connection`, those on an event loop a `psycopg.AsyncConnection`.
+
+    `timeout` is how long the server may take to answer; after that the store counts as unavailable
+    until it answers again. A handler's own statement may take longer, as long as the server
+    answers others.
     """
 
     capabilities = Capabilities(
@@ -96,17 +117,23 @@ class PostgresStore:
         note="as durable as the server's synchronous_commit and its standbys make it",
     )
 
-    def __init__(self, url: str, *, max_transactions: int = 16, patience: float = 5.0):
+    def __init__(self, url: str, *, max_transactions: int = 16, timeout: float = 5.0):
+        if timeout <= 0:
+            raise UsageError(f"timeout is {timeout!r}; give the seconds that a server may take")
         self._url = url.replace("postgres://", "postgresql://", 1)
+        self._options = _options(self._url, timeout)
         self._max_transactions = max_transactions
-        self._patience = patience
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._is_ready = False
-        settings = f"; SET lock_timeout = {int(patience * 1000)}"
-        self._own = Pool(
+        self._watch = Watch(self._probe, fresh=timeout / 2)
+        self._in_doubt: list[_InDoubt] = []
+        # Below the timeout: a lock that others hold is no silence.
+        settings = f"; SET lock_timeout = {max(int(timeout * 800), 1)}"
+        self._own = self._pool(
             self._connector(Line, client_encoding="utf8"), ThreadGate(_OWN_CONNECTIONS), settings
         )
-        self._lent = Pool(self._connector(Guest), ThreadGate(max_transactions))
+        self._lent = self._pool(self._connector(Guest), ThreadGate(max_transactions))
         self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
@@ -127,7 +154,11 @@ class PostgresStore:
     def begin(self, claim: Claim, patience: float) -> BlockingPostgresTransaction | NotBegun:
         """See `Store.begin`."""
         self._prepare()
-        begun = drive(begin(self._lent, claim, patience))
+        try:
+            begun = drive(begin(self._lent, claim, patience))
+        except errors.UndefinedTable:
+            self._make_tables_again()
+            begun = drive(begin(self._lent, claim, patience))
         if isinstance(begun, PostgresTransaction):
             return BlockingPostgresTransaction(begun)
         return begun
@@ -142,10 +173,14 @@ class PostgresStore:
             for ended in [each for each in self._on_loops if each.is_closed()]:
                 self._on_loops.pop(ended).close()
             gate = LoopGate(self._max_transactions)
-            pool = self._on_loops[loop] = Pool(self._connector(AsyncGuest), gate)
+            pool = self._on_loops[loop] = self._pool(self._connector(AsyncGuest), gate)
             # Connections do not outlive the loop that they were made on.
             finalize(loop, pool.close)
-        return await begin(pool, claim, patience)
+        try:
+            return await begin(pool, claim, patience)
+        except errors.UndefinedTable:
+            await asyncio.to_thread(self._make_tables_again)
+            return await begin(pool, claim, patience)
 
     def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
         """See `Store.records`."""
@@ -154,7 +189,8 @@ class PostgresStore:
             f" AND (%(state)s::text IS NULL OR {seen_state(NOW)} = %(state)s)"
             " ORDER BY created_at LIMIT %(limit)s"
         )
-        rows = self._query(query, {"state": state.value if state else None, "limit": limit})
+        values = {"state": state.value if state else None, "limit": limit}
+        rows = self._query(query, values, timeouts=_LONG)
         seen = [as_seen(*loaded(row)) for row in rows]
         return [record for record in seen if record is not None]
 
@@ -174,7 +210,9 @@ class PostgresStore:
 
     def sweep(self, limit: int = 500) -> int:
         """See `Store.sweep`."""
-        return self._on_connection(lambda line: line.execute(SWEEP, (limit,)).rowcount)
+        return self._on_connection(
+            lambda line: line.execute(SWEEP, (limit,)).rowcount, timeouts=_LONG
+        )
 
     def counts(self) -> Counts:
         """See `Store.counts`."""
@@ -182,7 +220,7 @@ class PostgresStore:
             f"SELECT {seen_state(NOW)} AS seen, count(*), min(created_at) FROM duet_commands"
             f" WHERE expires_at > {NOW} GROUP BY seen"
         )
-        rows = self._query(query, ())
+        rows = self._query(query, (), timeouts=_LONG)
         return Counts(
             **{state: number for state, number, _ in rows},
             **{f"oldest_{state}": since for state, _, since in rows if state != "done"},
@@ -190,11 +228,16 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
+        self._watch.close()
         for pool in (self._own, self._lent, *self._on_loops.values()):
             pool.close()
 
     def _connector(self, kind: Any, **more: Any) -> Callable[[], Any]:
-        return lambda: kind.connect(self._url, autocommit=True, connect_timeout=5, **more)
+        options = {**self._options, **more}
+        return lambda: kind.connect(self._url, autocommit=True, **options)
+
+    def _pool(self, connect: Callable[[], Any], gate: Any, settings: str = "") -> Pool:
+        return Pool(connect, gate, self._watch, self._timeout, settings)
 
     def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         try:
@@ -211,32 +254,76 @@ class PostgresStore:
         # One of them cannot be applied: find out which, and spare the others.
         return [answer for each in operations for answer in self._commit([each])]
 
-    def _query(self, query: str, values: Any) -> list[Any]:
-        return self._on_connection(lambda line: line.execute(query, values).fetchall())
+    def _query(self, query: str, values: Any, *, timeouts: int = 1) -> list[Any]:
+        return self._on_connection(
+            lambda line: line.execute(query, values).fetchall(), timeouts=timeouts
+        )
 
-    def _on_connection(self, use: Callable[[Line], T]) -> T:
+    def _on_connection(self, use: Callable[[Line], T], *, timeouts: int = 1) -> T:
         self._prepare()
-        return self._try_twice(use)
+        try:
+            return self._try_twice(use, timeouts)
+        except errors.UndefinedTable:
+            self._make_tables_again()
+            return self._try_twice(use, timeouts)
 
-    def _try_twice(self, use: Callable[[Line], T]) -> T:
+    def _try_twice(self, use: Callable[[Line], T], timeouts: int = 1) -> T:
         """Use a connection; once more if it fails, for it may have gone stale with a restart.
 
         Whatever is done on it bears that: an owner who claims or finishes again is known.
         """
         fault: BaseException | None = None
         for _ in range(2):
-            connection = drive(self._own.take(self._patience))
+            connection = drive(self._own.take(self._timeout))
+            connection.deadline = time.monotonic() + timeouts * self._timeout
             try:
-                return use(connection)
+                answer = use(connection)
+            except ServerSilent as error:
+                self._in_doubt.append(_InDoubt(connection))
+                self._own.part()
+                raise refusal(error) from error
             except BaseException as error:
                 dispose(connection)
-                if isinstance(error, errors.LockNotAvailable) or not is_fault(error):
+                self._own.give(connection)
+                if isinstance(error, _WITH_A_MEANING) or not is_fault(error):
                     raise
                 self._own.clear()
                 fault = error
-            finally:
+            else:
                 self._own.give(connection)
-        raise StoreUnavailable() from fault
+                return answer
+        assert fault is not None, "it failed twice"
+        raise refusal(fault) from fault
+
+    def _probe(self) -> None:
+        """See whether the server answers, and has answered what it was asked before."""
+        until = time.monotonic() + self._timeout / 2
+        try:
+            line = Line.connect(
+                self._url, autocommit=True, **_options(self._url, self._timeout / 2)
+            )
+        except psycopg.Error as error:
+            raise refusal(error) from error
+        try:
+            line.deadline = until
+            line.execute("SELECT 1")
+        except psycopg.Error as error:
+            raise refusal(error) from error
+        finally:
+            dispose(line)
+        now = time.monotonic()
+        for each in list(self._in_doubt):
+            # A server that has been answering others for a whole timeout has long read what came.
+            each.since = each.since or now
+            if not each.line.drain(until) and now - each.since < self._timeout:
+                raise unavailable(Fault.SILENT)
+            dispose(each.line)
+            self._in_doubt.remove(each)
+
+    def _make_tables_again(self) -> None:
+        self._is_ready = False
+        self._prepare()
+        log.warning("the store's tables were missing and have been made again, without records")
 
     def _prepare(self) -> None:
         if self._is_ready:
@@ -245,6 +332,37 @@ class PostgresStore:
             if not self._is_ready:
                 self._try_twice(_migrate)
                 self._is_ready = True
+
+
+class _InDoubt:
+    """A connection whose statements may still take effect in a server that did not answer."""
+
+    def __init__(self, line: Line):
+        self.line = line
+        self.since: float | None = None
+        """Since when the server answers others."""
+
+
+_WITH_A_MEANING = (errors.LockNotAvailable, errors.UndefinedTable)
+"""Errors of the server that the callers of a connection know what to do about."""
+
+
+def _options(url: str, timeout: float) -> dict[str, Any]:
+    """Say how long a connection may take, and a network swallow what we send."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        # Its text quotes the URL, and may hold a password.
+        raise UsageError("this is no PostgreSQL URL; write postgresql://user@host/db") from None
+    seconds = max(int(timeout), 2)  # the least that libpq takes
+    options = {
+        "connect_timeout": seconds,
+        "tcp_user_timeout": int(timeout * 1000),
+        "keepalives_idle": seconds * 6,
+        "keepalives_interval": seconds,
+        "keepalives_count": 3,
+    }
+    return {name: value for name, value in options.items() if name not in given}
 
 
 def _apply(line: Line, operations: Sequence[Operation]) -> list[Answer | Exception]:
@@ -294,19 +412,24 @@ def _now(line: Line) -> float:
     return now
 
 
+def _is_missing(line: Line, table: str) -> bool:
+    return line.execute("SELECT to_regclass(%s)", (table,)).fetchall() == [(None,)]
+
+
 def _migrate(line: Line) -> None:
     with line.transaction():
         line.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
         version = 0
-        if line.execute("SELECT to_regclass('duet_schema')").fetchall() == [(None,)]:
+        if _is_missing(line, "duet_schema"):
             line.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
             line.execute("INSERT INTO duet_schema VALUES (0)")
         else:
             [(version,)] = line.execute("SELECT version FROM duet_schema").fetchall()
         if version > len(MIGRATIONS):
-            raise UsageError(
-                f"the store has schema {version}; this duet-rpc knows {len(MIGRATIONS)}"
-            )
+            known = UsageError(f"it has schema {version}; this duet-rpc knows {len(MIGRATIONS)}")
+            raise unavailable(Fault.NEWER, known)
+        if _is_missing(line, "duet_commands"):
+            version = 0  # dropped, whatever the version says
         for statements in MIGRATIONS[version:]:
             for each in statements:
                 line.execute(each)

@@ -7,19 +7,22 @@ them in one round trip and one commit.
 """
 
 import select
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 from psycopg import errors
-from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
+
+from .postgres_pool import Watched
 
 Statement = tuple[bytes, Sequence[Any]]
 """A query with `$1` for its first value, and its values."""
 
 
-class Line(psycopg.Connection[Any]):
+class Line(Watched, psycopg.Connection[Any]):
     """A connection for one thread at a time. After an error in `exchange`, throw it away."""
 
     def __init__(self, *args: Any, **options: Any):
@@ -68,7 +71,8 @@ class Line(psycopg.Connection[Any]):
         while result is None:  # which is the end of a statement
             while server.is_busy():
                 unsent = server.flush()
-                (self._either if unsent else self._readable).poll()
+                if not (self._either if unsent else self._readable).poll(self._milliseconds()):
+                    raise self.lost()
                 server.consume_input()
             result = server.get_result()
             if server.status != ConnStatus.OK:
@@ -76,6 +80,37 @@ class Line(psycopg.Connection[Any]):
         if result.status == ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(result)
         return result
+
+    def _milliseconds(self) -> int | None:
+        if self.deadline is None:
+            return None
+        return max(int((self.deadline - time.monotonic()) * 1000), 0)
+
+    def drain(self, deadline: float) -> bool:
+        """Wait until nothing that was sent can still take effect; False if that takes too long.
+
+        After `ServerSilent` the server may hold our statements unread, and apply them when it goes
+        on. So what comes after has to wait until this line has its answers, or has ended.
+        """
+        try:
+            while not self._has_answers():
+                left = max(deadline - time.monotonic(), 0.0)
+                if not self._readable.poll(int(left * 1000)):
+                    return False
+                self.pgconn.consume_input()
+        except psycopg.Error:
+            return True
+        return True
+
+    def _has_answers(self) -> bool:
+        server = self.pgconn
+        ends = 0  # of statements; a second one in a row says that there is nothing more for now
+        while not server.is_busy() and ends < 2:
+            result = server.get_result()
+            if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
+                return True
+            ends = ends + 1 if result is None else 0
+        return server.transaction_status != TransactionStatus.ACTIVE
 
 
 def _encoded(value: Any) -> bytes:

@@ -5,19 +5,25 @@ other returns as an awaitable, and `do` waits for it where there is something to
 psycopg's own pool would keep callers waiting while the server is down; here a connection that
 cannot be made is an error at once, and one that has gone stale with a restart of the server is
 found out by its first use.
+
+A server that has stopped answering is another matter: a socket says nothing about it. So all
+waiting is `Watched`: our own statements have a deadline, and one of a handler, which may take as
+long as it likes, has the store's `Watch` ask whether the server is still there.
 """
 
 import contextlib
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import psycopg
+from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from ..errors import StoreUnavailable, UsageError
+from .faults import Fault, Watch, unavailable
 from .forks import forget_in_children
 
 T = TypeVar("T")
@@ -43,13 +49,60 @@ def _refuse(*_: object, **__: object) -> NoReturn:
     )
 
 
-class Guest(psycopg.Connection[Any]):
+class ServerSilent(psycopg.OperationalError):
+    """The server did not answer in time; what was sent may still take effect."""
+
+
+class Watched:
+    """A connection that does not wait for a server that has stopped answering."""
+
+    deadline: float | None = None
+    """When (monotonic) the server must have answered; None while a handler has the connection."""
+    watch: Watch | None = None
+    patience = 0.0
+    """How long a statement may take before the watch is asked about the server."""
+
+    if not TYPE_CHECKING:  # which sees that of the driver, blocking or not
+
+        def wait(self, generator: Any, *args: Any, **options: Any) -> Any:
+            """Wait for the server as psycopg does, but not for ever."""
+            return super().wait(self._bounded(generator), *args, **options)
+
+    def lost(self) -> ServerSilent:
+        """Make the error of a server that did not answer, and have the others warned."""
+        if self.watch is not None:
+            self.watch.lost()
+        return ServerSilent("the server did not answer in time")
+
+    def _bounded(self, generator: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        began = time.monotonic()
+        try:
+            wanted = next(generator)
+            while True:
+                ready = yield wanted
+                if not ready:  # psycopg looks up several times a second
+                    self._look_at_clock(began)
+                wanted = generator.send(ready)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    def _look_at_clock(self, began: float) -> None:
+        now = time.monotonic()
+        if self.deadline is not None and now >= self.deadline:
+            raise self.lost()
+        if self.watch is not None and now - began >= self.patience and self.watch.ask():
+            dispose(self)  # an open transaction ends with it, whatever the handler does next
+            raise ServerSilent("the server has stopped answering")
+
+
+class Guest(Watched, psycopg.Connection[Any]):
     """A connection whose transaction belongs to somebody else."""
 
     commit = rollback = close = _refuse
 
 
-class AsyncGuest(psycopg.AsyncConnection[Any]):
+class AsyncGuest(Watched, psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
     commit = rollback = close = _refuse
@@ -93,23 +146,38 @@ class ThreadGate:
 class Pool:
     """Idle connections, the freshest on top."""
 
-    def __init__(self, connect: Callable[[], Any], gate: Gate, settings: str = ""):
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        gate: Gate,
+        watch: Watch,
+        timeout: float,
+        settings: str = "",
+    ):
         self._connect = connect
         self._settings = settings
+        self._watch = watch
+        self.timeout = timeout
         self.idle: list[Any] = []
         forget_in_children(self)
         self._closed = False
         self.gate = gate
 
     async def take(self, patience: float) -> Any:
-        """Take a connection, idle or new. Raises `StoreUnavailable`."""
+        """Take a connection, idle or new. Raises `StoreUnavailable`.
+
+        Its `deadline` is one timeout from now.
+        """
+        self._watch.admit()
         if not await self.gate.enter(patience):
-            raise StoreUnavailable()
+            raise unavailable(Fault.EXHAUSTED)
         try:
+            self._watch.admit()
             self._closed = False
             while self.idle:
                 connection = self.idle.pop()
                 if not connection.closed:
+                    connection.deadline = time.monotonic() + self.timeout
                     return connection
             return await self._make()
         except BaseException:
@@ -138,17 +206,26 @@ class Pool:
         self._closed = True
         self.clear()
 
+    def part(self) -> None:
+        """Let go of a connection that somebody else will see to."""
+        self.gate.leave()
+
     async def _make(self) -> Any:
         try:
             connection = await do(self._connect())
-        except psycopg.OperationalError as error:
-            raise StoreUnavailable() from error
+        except psycopg.Error as error:
+            if isinstance(error, _CONNECT_TIMEOUT):
+                self._watch.lost()
+            raise refusal(error) from error
+        connection.watch = self._watch
+        connection.patience = self.timeout / 2
+        connection.deadline = time.monotonic() + self.timeout
         try:
             await do(connection.execute(_DURABLE + self._settings))
         except BaseException as error:
             dispose(connection)
-            if is_fault(error):
-                raise StoreUnavailable() from error
+            if isinstance(error, psycopg.Error):
+                raise refusal(error) from error
             raise
         return connection
 
@@ -159,7 +236,40 @@ def dispose(connection: Any) -> None:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Tell a fault of the server or the line from a fault in what was asked."""
-    return isinstance(
-        error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
-    )
+    """Tell a fault of the server, the line or the tables from a fault in the values sent."""
+    values = psycopg.DataError | psycopg.IntegrityError
+    return isinstance(error, psycopg.Error) and not isinstance(error, values)
+
+
+def refusal(error: BaseException) -> StoreUnavailable:
+    """Say what a fault means to a caller."""
+    return unavailable(_fault_of(error), error)
+
+
+def _fault_of(error: BaseException) -> Fault:
+    if isinstance(error, ServerSilent | _CONNECT_TIMEOUT):
+        return Fault.SILENT
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return Fault.UNREACHABLE
+    return _FAULTS.get(state) or _FAULTS.get(state[:2]) or Fault.FAILED
+
+
+_CONNECT_TIMEOUT: type[psycopg.Error] = errors.ConnectionTimeout
+_FAULTS = {
+    "08": Fault.UNREACHABLE,
+    "25006": Fault.READ_ONLY,
+    "28": Fault.FORBIDDEN,
+    "3D000": Fault.UNREACHABLE,
+    "3F": Fault.NO_TABLES,
+    "42501": Fault.FORBIDDEN,
+    "42P01": Fault.NO_TABLES,
+    "42703": Fault.NO_TABLES,
+    "53": Fault.UNREACHABLE,
+    "53100": Fault.FULL,
+    "55P03": Fault.LOCKED,
+    "57": Fault.UNREACHABLE,
+    "XX001": Fault.DAMAGED,
+    "XX002": Fault.DAMAGED,
+}
+"""Faults by the server's code, or by the class of it."""

@@ -5,20 +5,23 @@ on that row, without polling, until the owner commits (and finds the outcome) or
 over at once). One logic for both drivers; see `postgres_pool.do`.
 """
 
+import time
 from typing import Any
 
 import psycopg
 from psycopg import errors
 
 from ..errors import OutcomeUnknown, StoreUnavailable, UsageError
+from .faults import Fault, unavailable
 from .machine import Busy, Claim, Claimed, Replay, decide_claim
-from .postgres_pool import Pool, dispose, do, is_fault
+from .postgres_pool import Pool, ServerSilent, dispose, do, is_fault, refusal
 from .postgres_rows import FINISH, INSERT, LOAD, SWAP, insert_values, loaded, swap_values
 from .steps import drive
 from .store import NotBegun
 
-_PROBES, _PROBE_PAUSE = 20, 0.5
-"""How often a lost commit is looked for: ten seconds, enough for a server to restart."""
+_LOOKS, _LOOK_PAUSE = 2, 0.5
+"""How many timeouts long a lost commit is looked for, and how often: by default for ten seconds,
+enough for a server to restart."""
 
 
 class PostgresTransaction:
@@ -41,13 +44,14 @@ class PostgresTransaction:
     async def rollback(self) -> None:
         """See `Transaction.rollback`."""
         connection = self.connection
+        connection.deadline = time.monotonic() + self._pool.timeout
         try:
             if connection.closed:
-                raise StoreUnavailable()
+                raise unavailable(Fault.UNREACHABLE)
             await do(connection.execute("ROLLBACK"))
         except psycopg.Error as error:
             dispose(connection)
-            raise StoreUnavailable() from error
+            raise refusal(error) from error
         except BaseException:
             dispose(connection)
             raise
@@ -56,6 +60,8 @@ class PostgresTransaction:
 
     async def _end(self, fence: str, outcome: bytes, ttl: float) -> bytes | None:
         connection = self.connection
+        began = time.monotonic()
+        connection.deadline = began + self._pool.timeout
         is_committing = False
         try:
             await do(connection.execute(fence))
@@ -81,23 +87,24 @@ class PostgresTransaction:
             if not is_fault(error):
                 raise
             if not is_committing:
-                raise StoreUnavailable() from error
+                raise refusal(error) from error
         finally:
             self._pool.give(connection)
-        return await self._what_happened()
+        return await self._what_happened(began + _LOOKS * self._pool.timeout)
 
-    async def _what_happened(self) -> bytes:
+    async def _what_happened(self, until: float) -> bytes:
         """Find out whether a commit whose answer was lost took place."""
-        for _ in range(_PROBES):
+        while (now := time.monotonic()) < until:
+            pause = min(_LOOK_PAUSE, until - now)
             try:
-                found = await begin(self._pool, self._claim, _PROBE_PAUSE)
+                found = await begin(self._pool, self._claim, pause)
             except StoreUnavailable:
-                await self._pool.gate.pause(_PROBE_PAUSE)
+                await self._pool.gate.pause(pause)
                 continue
             if isinstance(found, PostgresTransaction):
                 # The row is free, so the old transaction is gone for good.
                 await found.rollback()
-                raise StoreUnavailable()
+                raise unavailable(Fault.UNREACHABLE)
             if isinstance(found, Replay):
                 return found.outcome
         raise OutcomeUnknown()
@@ -110,24 +117,27 @@ async def begin(pool: Pool, claim: Claim, patience: float) -> PostgresTransactio
         try:
             return await _begin_on(pool, connection, claim, patience)
         except BaseException as error:
-            was_stale = connection.closed
+            was_stale = connection.closed and not isinstance(error, ServerSilent)
             dispose(connection)
             pool.give(connection)
             if isinstance(error, errors.LockNotAvailable):
                 return Busy(0.0)
-            if not is_fault(error):
+            if isinstance(error, errors.UndefinedTable) or not is_fault(error):
                 raise
             if not was_stale:
-                raise StoreUnavailable() from error
+                raise refusal(error) from error
             # The server was restarted since: a fresh connection tells whether it is there again.
             pool.clear()
-    raise StoreUnavailable()
+    raise unavailable(Fault.UNREACHABLE)
 
 
 async def _begin_on(
     pool: Pool, connection: Any, claim: Claim, patience: float
 ) -> PostgresTransaction | NotBegun:
     milliseconds = max(int(patience * 1000), 1)
+    # Others may hold the row for as long as the caller is ready to wait; the watch sees to it that
+    # we do not wait for a server that is gone.
+    connection.deadline = time.monotonic() + pool.timeout + patience
     await do(connection.execute(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}"))
     while True:
         cursor = await do(connection.execute(INSERT, insert_values(claim)))
@@ -152,6 +162,7 @@ async def _begin_on(
         pool.give(connection)
         return answer  # type: ignore[return-value]  # a claim has no owner's answer
     await do(connection.execute("SET LOCAL lock_timeout TO DEFAULT; SAVEPOINT duet_fence"))
+    connection.deadline = None  # from here on the handler has it
     return PostgresTransaction(pool, connection, claim, token)
 
 

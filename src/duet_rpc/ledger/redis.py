@@ -9,6 +9,8 @@ It is as durable as the server is told to be: without the append-only file a res
 failover to a replica may lose what was answered last.
 """
 
+import socket
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,9 +18,19 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as Silence
 
 from ..errors import StoreUnavailable, UsageError
+from .faults import Fault, Watch, unavailable
 from .forks import forget_in_children
 from .machine import (
     Answer,
@@ -53,27 +65,53 @@ from .store import Capabilities, Counts, NotBegun, Transaction
 
 T = TypeVar("T")
 
-_PASSING = ("LOADING", "BUSY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF")
-"""Errors of a server that will take the same script later."""
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""For SO_LINGER: a close throws away what was not sent."""
+
+_FAULTS = {
+    "OOM": Fault.FULL,
+    "MISCONF": Fault.FULL,
+    "READONLY": Fault.READ_ONLY,
+    "NOAUTH": Fault.FORBIDDEN,
+    "NOPERM": Fault.FORBIDDEN,
+    "WRONGPASS": Fault.FORBIDDEN,
+    "LOADING": Fault.UNREACHABLE,
+    "BUSY": Fault.UNREACHABLE,
+    "MASTERDOWN": Fault.UNREACHABLE,
+    "CLUSTERDOWN": Fault.UNREACHABLE,
+    "NOREPLICAS": Fault.UNREACHABLE,
+}
+"""What errors of a server mean, by their first word."""
 
 
 class RedisStore:
-    """Records as hashes under `duet:command:` keys of one database."""
+    """Records as hashes under `duet:command:` keys of one database.
 
-    def __init__(self, url: str, *, patience: float = 5.0):
+    `timeout` is how long the server may take to answer; after that the store counts as unavailable
+    until it answers again.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 5.0):
+        if timeout <= 0:
+            raise UsageError(f"timeout is {timeout!r}; give the seconds that a server may take")
+        self._url = url
+        self._timeout = timeout
         # One retry of our own instead of the client's: it knows nothing of scripts that are gone.
-        self._client = redis.Redis.from_url(
-            url, socket_timeout=patience, socket_connect_timeout=patience, retry=None
-        )
+        self._client = _client(url, timeout)
+        self._watch = Watch(self._probe, fresh=timeout / 2)
         self.idle: list[Any] = []
         forget_in_children(self)
         self._capabilities: Capabilities | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the server promises by its settings, asked once."""
+        """What the server promises by its settings, asked until it has answered once."""
         if self._capabilities is None:
-            info = self._twice(lambda: self._client.info("persistence"))
+            try:
+                info = self._twice(lambda: self._client.info("persistence"))
+            except StoreUnavailable:
+                note = "it has no transactions, and could not be asked whether it forgets"
+                return Capabilities(transactional=False, durable=True, note=note)
             is_logged = bool(info.get("aof_enabled"))
             self._capabilities = Capabilities(
                 transactional=False,
@@ -132,12 +170,13 @@ class RedisStore:
 
     def close(self) -> None:
         """See `Store.close`."""
+        self._watch.close()
         self._drop_idle()
         self._client.close()
 
     def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
         if isinstance(reply, Exception):
-            return _failure(reply)
+            return refusal(reply)
         if isinstance(reply, int):
             return Claimed(reply, 1) if isinstance(operation, Claim) else Kept()
         if not isinstance(operation, Claim):
@@ -160,14 +199,14 @@ class RedisStore:
             call = (SWAP, key, swap_values(found, kept))
             [reply] = self._twice(partial(self._run, [call]))
             if isinstance(reply, Exception):
-                raise _failure(reply)
+                raise refusal(reply)
             if reply == 1:
                 return answer
 
     def _load(self, key: str) -> tuple[Record | None, float]:
         [reply] = self._twice(lambda: self._run([(LOAD, key, ())]))
         if isinstance(reply, Exception):
-            raise _failure(reply)
+            raise refusal(reply)
         return loaded(*reply)
 
     def _all(self) -> Iterator[Record]:
@@ -210,9 +249,13 @@ class RedisStore:
             if is_whole:
                 self.idle.append(connection)
             else:
-                self._drop(connection)
+                self._drop(connection, unread=True)
 
-    def _drop(self, connection: Any) -> None:
+    def _drop(self, connection: Any, *, unread: bool = False) -> None:
+        if unread and connection._sock is not None:
+            # What lies unsent in our own buffers must not arrive later, when others have acted.
+            connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            connection._sock.close()
         connection.disconnect()
         self._client.connection_pool.release(connection)
 
@@ -227,19 +270,30 @@ class RedisStore:
 
         Whatever is asked bears that: an owner who claims or finishes again is known.
         """
+        self._watch.admit()
         try:
-            return use()
-        except RedisError as error:
-            if not is_fault(error):
+            try:
+                return use()
+            except Silence:
                 raise
-        # Only the idle ones: what other threads read from must not be closed under them.
-        self._drop_idle()
-        try:
-            return use()
+            except RedisError:
+                # Only the idle ones: what other threads read from must not be closed under them.
+                self._drop_idle()
+                return use()
         except RedisError as error:
-            if is_fault(error):
-                raise StoreUnavailable() from error
-            raise
+            if isinstance(error, Silence):
+                self._watch.lost()
+            raise refusal(error) from error
+
+    def _probe(self) -> None:
+        """See whether the server answers."""
+        client = _client(self._url, self._timeout / 2)
+        try:
+            client.ping()
+        except RedisError as error:
+            raise refusal(error) from error
+        finally:
+            client.close()
 
 
 def _read(connection: Any) -> Any:
@@ -249,12 +303,23 @@ def _read(connection: Any) -> Any:
         return error
 
 
-def _failure(reply: Exception) -> Exception:
-    return StoreUnavailable() if is_fault(reply) else reply
+def _client(url: str, timeout: float) -> "redis.Redis":
+    return redis.Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=None
+    )
 
 
-def is_fault(error: Exception) -> bool:
-    """Tell a fault of the server or the line from a fault in what was asked."""
-    if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
-        return str(error).startswith(_PASSING)
-    return True
+def refusal(error: Exception) -> StoreUnavailable:
+    """Say what an error of the server or the line means to a caller."""
+    if isinstance(error, Silence):
+        return unavailable(Fault.SILENT, error)
+    if isinstance(error, AuthenticationError | NoPermissionError):
+        return unavailable(Fault.FORBIDDEN, error)
+    if isinstance(error, ReadOnlyError):
+        return unavailable(Fault.READ_ONLY, error)
+    if isinstance(error, OutOfMemoryError):
+        return unavailable(Fault.FULL, error)
+    if not isinstance(error, ResponseError):
+        return unavailable(Fault.UNREACHABLE, error)
+    # The driver has taken the first word off some errors, but not off all of them.
+    return unavailable(_FAULTS.get(str(error).partition(" ")[0], Fault.FAILED), error)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import StoreUnavailable, UsageError
+from .faults import Fault, unavailable
 from .machine import (
     Answer,
     Claim,
@@ -31,7 +32,18 @@ from .machine import (
     decide_resolve,
 )
 from .rows import SELECT, from_row, seen_state
-from .sqlite_file import delete, is_fault, load, open_file, save
+from .sqlite_file import (
+    Patience,
+    delete,
+    has_tables,
+    is_busy,
+    is_fault,
+    load,
+    open_file,
+    refusal,
+    save,
+    which,
+)
 from .sqlite_group import IS_POSSIBLE, apply_together
 from .sqlite_transaction import Guests, SqliteTransaction
 from .store import Capabilities, Counts, NotBegun
@@ -40,7 +52,8 @@ from .store import Capabilities, Counts, NotBegun
 class SqliteStore:
     """Records in a table `duet_commands` of an SQLite file, beside the tables of the application.
 
-    `busy` is how long a write waits for locks that others hold. `prepare` is called with each
+    `timeout` is how long an operation waits for locks that other processes hold; after that the
+    store counts as unavailable until they let go. `prepare` is called with each
     connection made for transactional handlers, to set pragmas or a row factory.
     """
 
@@ -53,20 +66,23 @@ class SqliteStore:
         path: str | Path,
         *,
         clock: Callable[[], float] = time.time,
-        busy: float = 5.0,
+        timeout: float = 5.0,
         prepare: Callable[[sqlite3.Connection], object] | None = None,
     ):
         if str(path) in ("", ":memory:"):
             raise UsageError("an SQLite store needs a file; use MemoryStore to keep nothing")
+        if timeout <= 0:
+            raise UsageError(f"timeout is {timeout!r}; give the seconds to wait for others' locks")
         # The working directory may change later; the file must not change with it.
         self._path = Path(path).absolute()
         self._clock = clock
-        self._busy = busy
+        self._patience = Patience(timeout)
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._guests = Guests(self._path, clock, busy, prepare, self._writing)
+        self._written = self._read_from = which(self._path)
+        self._guests = Guests(self._path, clock, self._patience, prepare, self._writing)
 
     @property
     def path(self) -> Path:
@@ -154,10 +170,8 @@ class SqliteStore:
         """See `Store.close`. Waits for a write that is running, not for a handler's transaction."""
         self._guests.close()
         with self._reading:
-            if self._reader is not None:
-                self._reader.close()
-                self._reader = None
-        if self._writing.acquire(timeout=self._busy):
+            self._drop_reader()
+        if self._writing.acquire(timeout=self._patience.full):
             try:
                 self._drop_writer()
             finally:
@@ -166,34 +180,66 @@ class SqliteStore:
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         # A handler's transaction may hold the lock for longer than anybody should wait.
-        if not self._writing.acquire(timeout=self._busy):
-            raise StoreUnavailable()
+        if not self._writing.acquire(timeout=self._patience.full):
+            raise unavailable(Fault.LOCKED)
         try:
-            if self._writer is None:
-                self._writer = open_file(self._path, self._busy)
-            self._writer.execute("BEGIN IMMEDIATE")
-            yield self._writer
+            yield self._open_writer()
+            assert self._writer is not None, "it is open"
             self._writer.execute("COMMIT")
         except BaseException as error:
             self._drop_writer()
             if is_fault(error):
-                raise StoreUnavailable() from error
+                if is_busy(error):
+                    self._patience.lose()
+                raise refusal(error) from error
             raise
         finally:
             self._writing.release()
+
+    def _open_writer(self) -> sqlite3.Connection:
+        """Give the connection that writes, with the file's write lock taken."""
+        for _ in range(2):
+            if self._writer is not None and which(self._path) != self._written:
+                self._drop_writer()
+            if self._writer is None:
+                self._writer = open_file(self._path, self._patience.seconds)
+                self._written = which(self._path)
+            self._writer.execute("BEGIN IMMEDIATE")
+            if self._patience.seconds < self._patience.full:
+                self._patience.recover()
+                self._writer.execute(f"PRAGMA busy_timeout = {int(self._patience.full * 1000)}")
+            if has_tables(self._writer):
+                return self._writer
+            self._drop_writer()  # the next one makes them again
+        raise unavailable(Fault.NO_TABLES)
+
+    def _open_reader(self) -> sqlite3.Connection:
+        for _ in range(2):
+            if self._reader is not None and which(self._path) != self._read_from:
+                self._drop_reader()
+            if self._reader is None:
+                self._reader = open_file(self._path, self._patience.seconds)
+                self._read_from = which(self._path)
+            if has_tables(self._reader):
+                return self._reader
+            self._drop_reader()
+        raise unavailable(Fault.NO_TABLES)
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
         with self._reading:
             try:
-                if self._reader is None:
-                    self._reader = open_file(self._path, self._busy)
-                yield self._reader
+                yield self._open_reader()
             except sqlite3.Error as error:
-                if self._reader is not None:
-                    self._reader.close()
-                    self._reader = None
-                raise StoreUnavailable() from error
+                self._drop_reader()
+                if is_busy(error):
+                    self._patience.lose()
+                raise refusal(error) from error
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _drop_writer(self) -> None:
         if self._writer is not None:

@@ -1,12 +1,17 @@
 """The SQLite file itself: how it is opened, migrated, read and written, row by row."""
 
+import logging
+import os
 import sqlite3
 import time
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import StoreUnavailable, UsageError
+from .faults import Fault, unavailable
 from .machine import Identity, Record
 from .rows import COLUMNS, SELECT, from_row, schema, to_row
+
+log = logging.getLogger("duet_rpc.ledger")
 
 WAL_IS_SAFE_FROM = (3, 51, 3)
 """Before it, several writing processes can corrupt a file in WAL mode (the WAL-reset bug)."""
@@ -25,20 +30,63 @@ _SAVE = f"INSERT OR REPLACE INTO duet_commands VALUES ({', '.join('?' * len(COLU
 _DELETE = f"DELETE FROM duet_commands WHERE {_SAME}"
 
 
+class Patience:
+    """How long to wait for the locks of other processes.
+
+    A lock that was not let go within the whole time costs the next ones little of it: each tries,
+    and one that succeeds has the others wait for the whole time again.
+    """
+
+    def __init__(self, seconds: float):
+        self.full = self.seconds = seconds
+
+    def lose(self) -> None:
+        """Somebody waited in vain."""
+        self.seconds = self.full / 50
+
+    def recover(self) -> None:
+        """Somebody got the lock."""
+        self.seconds = self.full
+
+
 def open_file(
-    path: Path, busy: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+    path: Path, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
     """Connect to a file whose tables are there and current. Transactions are begun by hand."""
     connection = sqlite3.connect(
-        path, timeout=busy, isolation_level=None, check_same_thread=False, factory=factory
+        path, timeout=timeout, isolation_level=None, check_same_thread=False, factory=factory
     )
     try:
-        _choose_journal(connection, busy)
+        _choose_journal(connection, timeout)
         _migrate(connection)
     except BaseException:
         sqlite3.Connection.close(connection)
         raise
     return connection
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    """Tell whether our table is still there; others may have dropped it."""
+    try:
+        connection.execute("SELECT 1 FROM duet_commands LIMIT 0")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            return False
+        raise
+    return True
+
+
+def which(path: Path) -> tuple[int, int] | None:
+    """Tell a file from one that has taken its place; None if there is none.
+
+    A connection goes on with the file that it opened. To write there after the file was deleted or
+    replaced is to write where no one will ever look.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def load(connection: sqlite3.Connection, identity: Identity) -> Record | None:
@@ -71,11 +119,31 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, wrong)
 
 
-def _choose_journal(connection: sqlite3.Connection, busy: float) -> None:
+def refusal(error: BaseException) -> StoreUnavailable:
+    """Say what a fault of the file means to a caller."""
+    if isinstance(error, StoreUnavailable):
+        return error
+    code = getattr(error, "sqlite_errorcode", None)
+    return unavailable(_FAULTS.get(code & 0xFF if code else -1, Fault.FAILED), error)
+
+
+_FAULTS = {
+    sqlite3.SQLITE_BUSY: Fault.LOCKED,
+    sqlite3.SQLITE_LOCKED: Fault.LOCKED,
+    sqlite3.SQLITE_CANTOPEN: Fault.UNREACHABLE,
+    sqlite3.SQLITE_CORRUPT: Fault.DAMAGED,
+    sqlite3.SQLITE_FULL: Fault.FULL,
+    sqlite3.SQLITE_NOTADB: Fault.DAMAGED,
+    sqlite3.SQLITE_PERM: Fault.FORBIDDEN,
+    sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
+}
+
+
+def _choose_journal(connection: sqlite3.Connection, timeout: float) -> None:
     mode = "WAL" if sqlite3.sqlite_version_info >= WAL_IS_SAFE_FROM else "TRUNCATE"
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
-    give_up = time.monotonic() + busy
+    give_up = time.monotonic() + timeout
     while True:
         try:
             connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()
@@ -94,8 +162,10 @@ def _migrate(connection: sqlite3.Connection) -> None:
     # Whoever came first has done it by the time the lock is ours.
     version = _version(connection)
     if version > len(_MIGRATIONS):
-        raise UsageError(f"the store has schema {version}; this duet-rpc knows {len(_MIGRATIONS)}")
+        known = UsageError(f"it has schema {version}; this duet-rpc knows {len(_MIGRATIONS)}")
+        raise unavailable(Fault.NEWER, known)
     if version == 0:
+        connection.execute("DROP TABLE IF EXISTS duet_schema")
         connection.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
         connection.execute("INSERT INTO duet_schema VALUES (0)")
     for statements in _MIGRATIONS[version:]:
@@ -106,8 +176,12 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    query = "SELECT count(*) FROM sqlite_master WHERE name = 'duet_schema'"
-    if connection.execute(query).fetchone()[0] == 0:
+    query = "SELECT name FROM sqlite_master WHERE name IN ('duet_schema', 'duet_commands')"
+    found = {name for (name,) in connection.execute(query).fetchall()}
+    if "duet_schema" not in found:
         return 0
     version: int = connection.execute("SELECT version FROM duet_schema").fetchone()[0]
+    if "duet_commands" not in found and version <= len(_MIGRATIONS):
+        log.warning("the store's tables were missing and are made again, without records")
+        return 0
     return version

@@ -15,9 +15,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from ..errors import OutcomeUnknown, StoreUnavailable, UsageError
+from ..errors import OutcomeUnknown, UsageError
+from .faults import Fault, unavailable
 from .machine import Claim, Claimed, Record, State, decide_claim, finished
-from .sqlite_file import is_busy, is_fault, load, open_file, save
+from .sqlite_file import (
+    Patience,
+    has_tables,
+    is_busy,
+    is_fault,
+    load,
+    open_file,
+    refusal,
+    save,
+    which,
+)
 from .store import NotBegun
 
 _FENCE = "duet_fence"
@@ -129,15 +140,16 @@ class Guests:
         self,
         path: Path,
         clock: Callable[[], float],
-        busy: float,
+        patience: Patience,
         prepare: Callable[[sqlite3.Connection], object] | None,
         writing: threading.Lock,
     ):
         self._path = path
         self._clock = clock
-        self._busy = busy
+        self._patience = patience
         self._prepare = prepare
         self._writing = writing
+        self._file = which(path)
         self._connection: Guest | None = None
         self._factories: tuple[Any, Any] = (None, str)
         self._closed = False
@@ -146,10 +158,14 @@ class Guests:
         """See `Store.begin`."""
         give_up = time.monotonic() + patience
         if not self._writing.acquire(timeout=max(patience, 0.0)):
-            raise StoreUnavailable()
+            raise unavailable(Fault.LOCKED)
         try:
             connection = self._open()
             self._lock_file(connection, give_up)
+            if not has_tables(connection):
+                self._drop()
+                connection = self._open()
+                self._lock_file(connection, give_up)
             found = load(connection, claim.identity)
             answer, record = decide_claim(claim, found, self._clock())
             if isinstance(answer, Claimed):
@@ -164,16 +180,17 @@ class Guests:
         except BaseException as error:
             self.take_back(broken=True)
             if is_fault(error):
-                raise StoreUnavailable() from error
+                if is_busy(error):
+                    self._patience.lose()
+                raise refusal(error) from error
             raise
         self.take_back()
         return answer  # type: ignore[return-value]  # a claim has no owner's answer
 
     def take_back(self, *, broken: bool = False) -> None:
         """End the loan: the connection is free for the next handler, or thrown away."""
-        if (broken or self._closed) and self._connection is not None:
-            sqlite3.Connection.close(self._connection)
-            self._connection = None
+        if broken or self._closed:
+            self._drop()
         self._writing.release()
 
     def finish(self, record: Record, outcome: bytes, ttl: float) -> Record:
@@ -182,7 +199,7 @@ class Guests:
 
     def look_again(self, record: Record) -> Record | None:
         """Read a record by a connection that had no part in what went wrong."""
-        connection = open_file(self._path, self._busy)
+        connection = open_file(self._path, self._patience.seconds)
         try:
             return load(connection, record.identity)
         finally:
@@ -194,16 +211,24 @@ class Guests:
         if self._writing.acquire(timeout=0.0):
             self.take_back()
 
+    def _drop(self) -> None:
+        if self._connection is not None:
+            sqlite3.Connection.close(self._connection)
+            self._connection = None
+
     def _open(self) -> Guest:
         self._closed = False
+        if which(self._path) != self._file:
+            self._drop()
         if self._connection is None:
-            connection = open_file(self._path, self._busy, Guest)
+            connection = open_file(self._path, self._patience.seconds, Guest)
             assert isinstance(connection, Guest), "the factory makes guests"
             connection.watch()
             if self._prepare is not None:
                 self._prepare(connection)
             self._factories = connection.row_factory, connection.text_factory
             self._connection = connection
+            self._file = which(self._path)
         self._connection._depth = 0
         self._connection.row_factory, self._connection.text_factory = None, str
         return self._connection
@@ -212,6 +237,8 @@ class Guests:
         # SQLite waits ever longer between its tries; short waits in a loop find the moment when
         # another process commits the very command that is asked for.
         connection.execute("PRAGMA busy_timeout = 20")
+        if self._patience.seconds < self._patience.full:
+            give_up = min(give_up, time.monotonic() + self._patience.seconds)
         while True:
             try:
                 connection.execute(f"BEGIN IMMEDIATE {_OURS}")
@@ -219,7 +246,8 @@ class Guests:
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= give_up:
                     raise
-        connection.execute(f"PRAGMA busy_timeout = {int(self._busy * 1000)}")
+        self._patience.recover()
+        connection.execute(f"PRAGMA busy_timeout = {int(self._patience.full * 1000)}")
 
 
 class SqliteTransaction:
@@ -250,7 +278,7 @@ class SqliteTransaction:
         try:
             if not self.connection.in_transaction:
                 # SQLite has rolled back by itself, as it does when the disk is full or fails.
-                raise StoreUnavailable()
+                raise unavailable(Fault.FAILED)
             self.connection.execute(f"ROLLBACK {_OURS}")
             broken = False
         finally:
@@ -277,11 +305,11 @@ class SqliteTransaction:
     def _what_happened(self, error: BaseException) -> bytes:
         # A disk that fails in a commit may have kept it; what the file says after recovery holds.
         if is_busy(error):
-            raise StoreUnavailable() from error
+            raise refusal(error) from error
         try:
             record = self._guests.look_again(self._record)
         except sqlite3.Error:
             raise OutcomeUnknown() from error
         if record is not None and record.state is State.DONE and record.outcome is not None:
             return record.outcome
-        raise StoreUnavailable() from error
+        raise refusal(error) from error
