@@ -353,6 +353,7 @@ class Failing(MemoryStore):
             raise StoreUnavailable()
         answers = super().commit(operations)
         if self.loses_answers:
+            self.is_down = True
             raise StoreUnavailable()
         return answers
 
@@ -383,7 +384,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back() -> None:
     with pytest.raises(StoreUnavailable):
         ledger.run(command(), never)
     assert store.counts().running == 1
-    store.loses_answers = False
+    store.loses_answers = store.is_down = False
     assert ledger.run(command(), Handler()) == b'"result":1'
     ledger.close()
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from ..errors import StoreUnavailable
+from ..tracebacks import describe_type
 
 
 class Fault(enum.Enum):
@@ -61,9 +62,10 @@ def explain(error: BaseException) -> str:
     if cause is None:
         return detail
     lines = str(cause).strip().splitlines()
-    # What is not classified may be about a value, and values are not logged.
-    text = f": {lines[0]}" if lines and detail != Fault.FAILED.value else ""
-    return f"{detail} ({type(cause).__name__}{text})"
+    if detail == Fault.FAILED.value or not lines:
+        # What is not classified may be about a value, and values are not logged.
+        return f"{detail} ({describe_type(cause)})"
+    return f"{detail} ({type(cause).__name__}: {lines[0]})"
 
 
 class Watch:
