@@ -347,13 +347,15 @@ class Failing(MemoryStore):
         super().__init__()
         self.is_down = False
         self.loses_answers = False
+        self.loses_next = False
+        """Lose an answer, and go down with it."""
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         if self.is_down:
             raise StoreUnavailable()
         answers = super().commit(operations)
-        if self.loses_answers:
-            self.is_down = True
+        self.is_down = self.loses_next
+        if self.loses_answers or self.loses_next:
             raise StoreUnavailable()
         return answers
 
@@ -380,11 +382,11 @@ def test_a_store_that_is_down_refuses_before_the_handler() -> None:
 def test_a_claim_whose_answer_was_lost_is_given_back() -> None:
     store = Failing()
     ledger = Ledger(store, lease=6.0, wait=PATIENCE)
-    store.loses_answers = True
+    store.loses_next = True
     with pytest.raises(StoreUnavailable):
         ledger.run(command(), never)
     assert store.counts().running == 1
-    store.loses_answers = store.is_down = False
+    store.loses_next = store.is_down = False
     assert ledger.run(command(), Handler()) == b'"result":1'
     ledger.close()
 
