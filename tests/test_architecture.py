@@ -6,6 +6,7 @@ any other: to know a thing of a higher tier, in whatever way, is to depend on it
 """
 
 import ast
+import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -262,3 +263,77 @@ def test_the_checker_passes_what_is_in_order() -> None:
         "connection": "import json\nfrom duet_rpc.messages import Request\nfrom .errors import *"
     }
     assert violations(SOUND | good) == []
+
+
+# Structs that the garbage collector does not see (`gc=False`) cost less. But a circle with one of
+# them in it is never freed: so each is listed here, with the reason why it can be in none.
+OUT_OF_THE_COLLECTORS_SIGHT = {
+    "messages.Request": "holds bytes and text",
+    "messages.Notification": "holds bytes and text",
+    "messages.Response": "holds bytes",
+    "messages._Envelope": "holds raw bytes",
+    "calls._Held": "holds bytes and numbers",
+    "calls._answer_of": "is read and dropped before anyone sees the result in it",
+    "straight._Answer": "lives while it is encoded; a batch drops its answers whatever happens",
+    "straight._envelope": "only where its params are",
+    "parameters.Parameters._define": "only where every param is a scalar",
+}
+
+
+def out_of_sight(module: str, source: str) -> Iterator[str]:
+    """Name every class or function of ``source`` that says something about `gc` but True."""
+
+    def visit(node: ast.AST, around: str) -> Iterator[str]:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            around = f"{around}.{node.name}"
+        if isinstance(node, ast.ClassDef | ast.Call):
+            for keyword in node.keywords:
+                value = keyword.value
+                is_true = isinstance(value, ast.Constant) and value.value is True
+                if keyword.arg == "gc" and not is_true:
+                    yield around
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, around)
+
+    return visit(ast.parse(source), module)
+
+
+def test_what_the_collector_does_not_see_can_be_in_no_circle() -> None:
+    found = {name for path, text in our_modules().items() for name in out_of_sight(path, text)}
+    assert found == set(OUT_OF_THE_COLLECTORS_SIGHT), "list it, with the reason, or leave gc alone"
+
+
+def test_what_holds_bytes_and_text_holds_nothing_else() -> None:
+    """A field of another type could lead back to the struct."""
+    from duet_rpc import calls, messages
+
+    for name, reason in OUT_OF_THE_COLLECTORS_SIGHT.items():
+        if not reason.startswith("holds "):
+            continue
+        module, _, title = name.partition(".")
+        cls = getattr({"calls": calls, "messages": messages}[module], title)
+        for hint in typing.get_type_hints(cls).values():
+            assert str(hint) in INNOCENT, f"{name} has a field of type {hint}"
+
+
+INNOCENT = {
+    "<class 'str'>",
+    "<class 'bytes'>",
+    "bytes | None",
+    "list[int]",
+    "tuple[int, ...]",
+    "msgspec.Raw | msgspec.UnsetType",
+    "bytes | tuple[bytes | memoryview, ...]",
+}
+
+
+def test_the_checker_sees_what_is_kept_out_of_the_collectors_sight() -> None:
+    source = """
+class A(Struct, gc=False): ...
+class B(Struct, gc=True): ...
+def make(x):
+    return defstruct("C", [], gc=x)
+class D:
+    def make(self): return defstruct("D", [], gc=not self.y)
+"""
+    assert list(out_of_sight("m", source)) == ["m.A", "m.make", "m.D.make"]

@@ -211,7 +211,7 @@ class Line:
                             self._request(host, reply, reply.params, in_turn=True)
                             self.waiting[reply] = None
                         except Exception as error:
-                            reply.settle(None, error)
+                            reply.settle(None, error.with_traceback(None))
                     self._handed_in.popleft()  # not before: Ctrl-C may come
                 if host is not None:
                     self._sent(host)

@@ -1,5 +1,6 @@
 """A call of a blocking client on its way: whose it is, when its time is over, what came of it."""
 
+import copy
 import threading
 from collections.abc import Generator
 from math import inf
@@ -104,5 +105,6 @@ class Reply(Struct, eq=False):
     def outcome(self) -> Any:
         """Return the result, or raise the error; only once it is settled."""
         if self._error is not None:
-            raise self._error
+            # A copy: what we keep must not keep whoever it is raised through.
+            raise copy.copy(self._error)
         return self._result if self.decode is None else self.decode(self._result)

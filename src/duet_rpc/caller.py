@@ -19,6 +19,7 @@ from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
     DeadlineExceeded,
+    DuetError,
     Overloaded,
     RpcError,
     ShuttingDown,
@@ -76,12 +77,17 @@ class Item(Struct):
 
     def settle(self, value: Any, failure: Exception | None) -> None:
         """Take what came of it."""
+        if isinstance(failure, DuetError):
+            failure.__traceback__ = None  # its frames know all the items of the batch
         self.value, self.failure, self.settled = value, failure, True
 
     def result(self) -> Any:
         """Return the result, or raise the error; only after the batch was sent."""
         if not self.settled:
             raise UsageError("the batch is sent on leaving its block; ask for results after that")
+        if isinstance(self.failure, DuetError):
+            # A copy: what we keep must not keep whoever it was raised through.
+            raise copy.copy(self.failure)
         if self.failure is not None:
             raise self.failure
         return self.value
@@ -264,28 +270,32 @@ class Caller:
             return await self._face.request(method, params, expected)
         begun, delays = self._face.now(), retry.delays()
         doubt: RpcError | TransportError | None = None
-        while True:
-            delay = next(delays, None)
-            try:
-                return await self._face.request(method, params, expected)
-            except RpcError as error:
-                # A query does no harm, and a command that has begun is found by its key.
-                if not error.retryable and not isinstance(error, DeadlineExceeded):
-                    raise
-                failure: RpcError | TransportError = error
-                if delay is not None:
-                    delay = max(delay, retry_after(error))
-            except TransportError as error:
-                failure = error
-            if not isinstance(failure, NOT_BEGUN):
-                doubt = failure
-            if delay is None or self._face.now() + delay - begun > retry.total:
-                break
-            await self._face.pause(delay)
-        if doubt is None or doubt is failure:
-            raise failure
-        # The last try did nothing, but one before it may have.
-        raise doubt from failure
+        failure: RpcError | TransportError | None = None
+        try:
+            while True:
+                delay = next(delays, None)
+                try:
+                    return await self._face.request(method, params, expected)
+                except RpcError as error:
+                    # A query does no harm, and a command that has begun is found by its key.
+                    if not error.retryable and not isinstance(error, DeadlineExceeded):
+                        raise
+                    failure = error
+                    if delay is not None:
+                        delay = max(delay, retry_after(error))
+                except TransportError as error:
+                    failure = error
+                if not isinstance(failure, NOT_BEGUN):
+                    doubt = failure
+                if delay is None or self._face.now() + delay - begun > retry.total:
+                    break
+                await self._face.pause(delay)
+            if doubt is None or doubt is failure:
+                raise failure
+            # The last try did nothing, but one before it may have.
+            raise doubt from failure
+        finally:
+            del doubt, failure  # they know this frame
 
     async def send_batch(self, items: Sequence[Item]) -> None:
         """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""

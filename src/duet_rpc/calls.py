@@ -325,7 +325,9 @@ class Calls:
                     return
             arrived.popleft()
             del open[id]
-            waiter.settle(answer.result, None)
+            result = answer.result
+            del answer  # the collector does not see it, so no frame may keep it
+            waiter.settle(result, None)
             if self._held:
                 self.release_held()
 
@@ -447,7 +449,7 @@ def _settle_raw(waiter: Waiter, result: bytes | None) -> None:
     try:
         value = decode_any(result)
     except InvalidAnswer as error:
-        waiter.settle(None, error)
+        waiter.settle(None, error.with_traceback(None))  # which knows the waiter
     else:
         waiter.settle(value, None)
 

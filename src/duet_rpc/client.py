@@ -28,7 +28,7 @@ from duet_rpc.caller import (
 )
 from duet_rpc.calls import JOIN, UNMATCHED, encode_params
 from duet_rpc.dispatch import Dispatcher, Log
-from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
+from duet_rpc.errors import CallTimeout, ConnectionLost, InvalidAnswer, RpcError, UsageError
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
@@ -55,13 +55,11 @@ _LAST_WRITES = 0.1
 """Seconds that a server has, when we close, to take what was sent before."""
 
 
-class _Reply(Struct, eq=False, gc=False):
+class _Reply(Struct, eq=False):
     """A call on its way, and the future of whoever waits for it.
 
     The future is a plain one, which tasks await faster than one of a class of ours. So it tells us
     by a callback that somebody has cancelled it; the callback is gone before the reader settles it.
-    The collector does not look at it: that takes longer than the call, and the circle of future and
-    callback is cut when the call ends, as every call does.
     """
 
     future: asyncio.Future[Any]
@@ -94,7 +92,9 @@ class _Reply(Struct, eq=False, gc=False):
         else:
             try:
                 value = self.decode(result)
-            except Exception as failure:
+            except InvalidAnswer as failure:
+                future.set_exception(failure.with_traceback(None))  # which knows the future
+            except Exception as failure:  # of the type itself, where a traceback is of use
                 future.set_exception(failure)
             else:
                 future.set_result(value)
@@ -443,6 +443,11 @@ class Client:
             return copy.copy(self._lost or ConnectionLost("the client was closed"))
         return None
 
+    def _check_reachable(self) -> None:
+        """Raise why there is no connection and will be none."""
+        if self._unreachable is not None:
+            raise self._unreachable  # another copy, which has no name in this frame
+
     async def _connect_and_request(
         self, method: str, params: bytes | None, expected: Expected
     ) -> Any:
@@ -460,12 +465,10 @@ class Client:
 
     async def _connected(self) -> LoopHost:
         if self._host is None:
-            error = self._unreachable
-            if error is not None:
-                raise error
+            self._check_reachable()
             await self.open()
         if self._host is None:
-            raise self._lost or ConnectionLost("the connection was lost again")
+            raise copy.copy(self._lost or ConnectionLost("the connection was lost again"))
         return self._host
 
     async def request_all(self, items: Sequence[Item]) -> RpcError | None:

@@ -39,7 +39,10 @@ E = TypeVar("E", bound=DuetError)
 
 
 def _remade(cls: type[E], args: tuple[Any, ...]) -> E:
-    return Exception.__new__(cls, *args)
+    # By the built-in class underneath, which is another one for a `CallTimeout`.
+    built_in = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    remade: E = built_in.__new__(cls, *args)
+    return remade
 
 
 class UsageError(DuetError):

@@ -574,5 +574,7 @@ class _LoopReply:
         if not self._settled.is_set():
             raise CallTimeout(f"{self._method}: no answer within {self._clock.timeout:g} s")
         if self._error is not None:
-            raise self._error
+            import copy  # here: a cold start should not pay for it
+
+            raise copy.copy(self._error)  # what we keep must not keep our callers' frames
         return self._result if self.decode is None else self.decode(self._result)

@@ -40,7 +40,7 @@ class Parameter(msgspec.Struct, frozen=True):
     positional: bool = True
 
 
-class Bound(msgspec.Struct, gc=False):
+class Bound(msgspec.Struct):
     """The params of one request, decoded: ready for the adapter."""
 
     values: Any
@@ -213,7 +213,9 @@ class Parameters:
             module=f"duet_rpc.params.{method}",
             namespace=unreachable,
             kw_only=True,
-            gc=False,
+            # A handler can put an error, which knows the frames that hold this struct, into a param
+            # that is no scalar; only the collector can take such a circle apart.
+            gc=any(self._nestings.values()),
             array_like=array_like,
             forbid_unknown_fields=not self._ignore_unknown,
         )

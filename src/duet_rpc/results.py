@@ -46,9 +46,9 @@ def _decoder(returns: Any) -> Decode:
             except msgspec.DecodeError:  # perhaps a lone surrogate
                 return surrogates.decode(raw, returns)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise InvalidAnswer(
-                f"the result is not what was asked for: {explain_result(error)}"
-            ) from None
+            why = explain_result(error)
+        # Out here, so that it does not keep the error before it, and with that all our frames.
+        raise InvalidAnswer(f"the result is not what was asked for: {why}")
 
     if len(_DECODERS) < 1000:
         try:

@@ -175,21 +175,24 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         if not _is_plain(body, messages, max_batch) or not is_text(body, map(type, messages)):
             return None
         answers: list[_Answer | Raw] = []
-        for message in messages:
-            id = message.id
-            if id is UNSET:
-                notified(message, connection_id)
-                continue
-            try:
-                answers.append(_Answer(id, message.call()))
-            except BaseException as error:
-                answers.append(Raw(failed(message, error, connection_id)))
-        if not answers:
-            return b""
         try:
-            return _encode(answers)
-        except BaseException:
-            return encode_batch([encoded(answer, messages, connection_id) for answer in answers])
+            for message in messages:
+                id = message.id
+                if id is UNSET:
+                    notified(message, connection_id)
+                    continue
+                try:
+                    answers.append(_Answer(id, message.call()))
+                except BaseException as error:
+                    answers.append(Raw(failed(message, error, connection_id)))
+            if not answers:
+                return b""
+            try:
+                return _encode(answers)
+            except BaseException:
+                return encode_batch([encoded(each, messages, connection_id) for each in answers])
+        finally:
+            answers.clear()  # the collector does not see them, so no frame may keep them
 
     def encoded(answer: _Answer | Raw, messages: list[Any], connection_id: str) -> bytes:
         try:
@@ -197,7 +200,9 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         except BaseException as error:
             assert isinstance(answer, _Answer), "an error is encoded already"
             message = next(message for message in messages if message.id == answer.id)
-            return encoded_otherwise(message, answer.result, error, connection_id)
+            result = answer.result
+            del answer  # the error knows this frame
+            return encoded_otherwise(message, result, error, connection_id)
 
     return answer_at_once
 
@@ -239,7 +244,7 @@ def _envelope(method: Method, params: type[Struct], policy: Policy, alone: bool)
             "served": method,
             "notifiable": method.notification_allowed or policy.notifications is Notifications.ANY,
         },
-        gc=False,
+        gc=params.__struct_config__.gc,
         kw_only=True,
         forbid_unknown_fields=True,
         **tag,

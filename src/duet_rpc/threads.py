@@ -450,7 +450,9 @@ class _BlockingReply:
             host.lend_back(lambda: host.connection.calls.forget(self._id, tell_peer=True))
             raise CallTimeout(f"{self._method}: no answer within {self._clock.timeout:g} s")
         if self._error is not None:
-            raise self._error
+            import copy  # here: a cold start should not pay for it
+
+            raise copy.copy(self._error)  # what we keep must not keep our callers' frames
         return self._result if self.decode is None else self.decode(self._result)
 
     def _pump(self) -> None:

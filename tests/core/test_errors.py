@@ -230,6 +230,9 @@ class Picky(RpcError):
         RpcError.from_wire(-32001, "of another server"),
         RpcError.from_wire(-32603, "Internal error"),
         ConnectionLost("gone", exit_code=-9, stderr_tail="killed"),
+        CallTimeout("late"),
+        CallTimeout(),
+        UsageError("no"),
     ],
     ids=lambda error: type(error).__name__,
 )
