@@ -119,10 +119,21 @@ def return_stdio() -> None:
 
 
 class Life:
-    """When this process ends, and that it does."""
+    """When this process ends, and that it does.
 
-    def __init__(self, logs: Logs) -> None:
+    When everything has been answered, Python still waits for threads and exit hooks that handlers
+    have left behind. They have until the same deadline: `check` looks after that too. A program
+    that has served a socket may have more to do (`may_go_on`); then only the end of the program is
+    looked after, if it comes before the deadline. On stdio there is nothing to go on with.
+    """
+
+    def __init__(self, logs: Logs, *, may_go_on: bool = False) -> None:
         self._logs = logs
+        self._may_go_on = may_go_on
+        self._has_served = self._is_cut_off = False
+        self.over = False
+        """Nothing is left to look after."""
+        _watch_exit()
         self._lock = threading.Lock()
         self.reason: str | None = None
         self.lingers = False
@@ -164,16 +175,52 @@ class Life:
         """Whether the time for what waits is over."""
         return self.ending and self.left <= GRACE - DRAIN
 
+    def finish(self) -> None:
+        """Everything has ended by itself; only what handlers have left behind can be in the way."""
+        self._has_served = True
+        self._logs.note("info", "ended", why=self.reason)
+        self._logs.flush(min(0.5, max(0.0, self.left)))
+
     def check(self) -> None:
         """End the process now if its time is over, whatever the main thread does."""
-        if self.ending and self.left <= 0:
-            self.cut_off()
-            self._logs.flush(0.3)
-            os._exit(0)
+        if not self.ending or self.left > 0 or self.over:
+            return
+        if self._has_served and self._may_go_on and not _is_exiting():
+            self.over = True
+            return
+        self.cut_off()
+        self._logs.flush(0.3)
+        os._exit(0)
 
     def cut_off(self) -> None:
-        """Tell that the end comes although something is not finished."""
-        self._logs.note("warn", "ended although a handler is still running", why=self.reason)
+        """Log, once, that the end comes although something is not finished."""
+        if self._is_cut_off:
+            return
+        self._is_cut_off = True
+        left = "the program has left a thread or an exit hook"
+        what = left if self._has_served else "a handler is still running"
+        self._logs.note("warn", f"ended although {what}", why=self.reason)
+
+
+_exiting: list[bool] = []
+"""Holds False once we are to learn of the end of the program, and True from then on."""
+
+
+def _watch_exit() -> None:
+    """Have the end of the program noted before Python waits for any thread of it."""
+    register = getattr(threading, "_register_atexit", None)
+    if _exiting or register is None:
+        return
+    try:
+        register(lambda: _exiting.append(True))
+    except RuntimeError:
+        _exiting.append(True)  # it ends already
+    else:
+        _exiting.append(False)
+
+
+def _is_exiting() -> bool:
+    return True in _exiting or not threading.main_thread().is_alive()
 
 
 def run_daemon(
@@ -234,8 +281,7 @@ def run_daemon(
         logs.failure("the daemon cannot go on", OwnFault(error))
         logs.flush(0.5)
         sys.exit(1)
-    logs.note("info", "ended", why=life.reason)
-    logs.flush(min(0.5, max(0.0, life.left)))
+    life.finish()
 
 
 def listen_to_signals(wake_fd: int) -> None:

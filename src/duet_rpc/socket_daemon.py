@@ -1,8 +1,9 @@
 """The life of a process that serves a socket: its signals, and its end within two seconds.
 
 The same promises as on stdio, and the same `Life`. A sentinel thread takes the signals and ends the
-process in time although a handler blocks the loop; when everything has ended by itself, signals and
-threads are left as they were found.
+process in time although a handler blocks the loop, or has left a thread or an exit hook behind.
+When everything has ended by itself, signals are left as they were found, and a program that has
+more to do goes on.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ def run_on_socket(
 ) -> None:
     """Serve until a signal ends it; returns when everything is answered."""
     logs.begin(__version__)
-    life = Life(logs)
+    life = Life(logs, may_go_on=True)
     sentinel = _Sentinel(life)
 
     async def serve() -> bool:
@@ -65,9 +66,10 @@ def run_on_socket(
         return await listener.end(life.left - _TICK)
 
     if asyncio.run(serve()):
-        sentinel.dismiss()
-    logs.note("info", "ended", why=life.reason)
-    logs.flush(min(0.5, max(0.0, life.left)))
+        sentinel.return_signals()
+        life.finish()
+    else:
+        life.cut_off()
 
 
 class _Sentinel:
@@ -76,27 +78,22 @@ class _Sentinel:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
-        self._dismissed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(self._wake_read, True)
         listen_to_signals(self._wake_write)
-        self._thread = threading.Thread(target=self._watch, name="duet-rpc sentinel", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._watch, name="duet-rpc sentinel", daemon=True).start()
 
     def _watch(self) -> None:
-        while not self._life.ending and not self._dismissed:
+        while not self._life.ending:
             for number in os.read(self._wake_read, 4096):
                 if number in SIGNALS:
                     self._life.end(signal_name(number))
-        while not self._dismissed:
+        while not self._life.over:
             time.sleep(_TICK)
             self._life.check()
 
-    def dismiss(self) -> None:
-        """Everything has ended: leave the signals as they were, and go."""
-        self._dismissed = True
-        os.write(self._wake_write, b"\0")
-        self._thread.join()
+    def return_signals(self) -> None:
+        """Everything has ended: leave the signals as they were."""
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
             for number, before in self._before.items():

@@ -8,12 +8,14 @@ to the test it writes to stderr (`say`), which is the log of every host.
 """
 
 import asyncio
+import atexit
 import json
 import os
 import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from duet_rpc import Client, Context, Server, Service, blocking
@@ -132,6 +134,25 @@ def call_with_bad_timeouts(ctx: Context) -> list[str]:
         except UsageError as error:
             outcomes.append(str(error))
     return outcomes
+
+
+@plain.query
+def leave_behind(what: str) -> None:
+    """Leave something that the end of the process waits for."""
+    if what in ("thread", "both"):
+        threading.Thread(target=time.sleep, args=(600,)).start()
+    if what in ("hook", "both"):
+        atexit.register(time.sleep, 600)
+    if what == "pool":
+        ThreadPoolExecutor().submit(time.sleep, 600)
+
+
+@more.query(inline=True)
+def hold_inline(until: str) -> str:
+    """Keep the thread that reads, as an inline handler should not."""
+    say("holding")
+    wait_for_file(until)
+    return "let go"
 
 
 # The hosts.

@@ -1,16 +1,18 @@
 """The same behaviour on every host. A case that leaves a host out says why."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.transports.lines import frame, notification, request
+from tests.transports.lines import PATIENCE, frame, notification, request
 
 from .table import (
     ASYNCIO,
     ASYNCIO_PIPES,
     EVERY,
     MEMORY,
+    ON_A_LOOP,
     ONE_AT_A_TIME,
     TCP,
     UNIX,
@@ -154,3 +156,34 @@ def test_one_blocked_loop_stops_the_reading_of_no_connection(host: Host, tmp_pat
         gate.touch()
         assert early.answer() == {"jsonrpc": "2.0", "id": "queued", "result": 7}
         assert line.call("add", [1, 2])["result"] == 3
+
+
+# The end of a process comes within two seconds of its signal, whatever the service has left behind.
+
+PROCESSES = [ONE_AT_A_TIME, ON_A_LOOP, UNIX, TCP]
+
+
+@over(PROCESSES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("what", ["thread", "hook", "both", "pool"])
+def test_it_ends_although_a_handler_has_left_something_behind(
+    host: Host, what: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path) as line:
+        assert line.call("leave_behind", [what])["result"] is None
+        line.process.send_signal(number)
+        assert line.process.wait(PATIENCE) == 0
+        line.wait_for_log(f"ended why={number.name}")
+        line.wait_for_log("ended although the program has left a thread or an exit hook")
+
+
+@over([ON_A_LOOP, UNIX, TCP])
+def test_it_ends_although_an_inline_handler_blocks_and_more_has_come(
+    host: Host, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path) as line:
+        line.write(request("hold_inline", [str(tmp_path / "never")]))
+        line.wait_for_log("holding")
+        line.write(request("add", [1, 2]))
+        line.process.send_signal(signal.SIGTERM)
+        assert line.process.wait(PATIENCE) == 0
