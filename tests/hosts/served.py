@@ -140,7 +140,7 @@ def call_with_bad_timeouts(ctx: Context) -> list[str]:
 def leave_behind(what: str) -> None:
     """Leave something that the end of the process waits for."""
     if what in ("thread", "both"):
-        threading.Thread(target=time.sleep, args=(600,)).start()
+        threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
     if what in ("hook", "both"):
         atexit.register(time.sleep, 600)
     if what == "pool":
