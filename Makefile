@@ -2,19 +2,23 @@
 # constraints.txt names. All it takes is make and Python 3.11 or newer.
 #
 #   make test ARGS="-k framing -x"    hand arguments to pytest
-#   make test JOBS=2                  spread the tests over two processes
+#   make test JOBS=0 ARGS=-s          all in one process, whose output is shown
 #   make demo PYTHON=python3.12       choose the interpreter of a new environment
 
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests examples bench)
 NODE := tests/interop/node
-PYTEST := $(BIN)/python -m pytest $(if $(JOBS),-n $(JOBS)) $(ARGS)
+# Half of the time of the tests is waiting: for processes to start and end, for leases to run out.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+JOBS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) * 2 : 8)))
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test check format bench bench-quick bench-compare bench-profiles instructions node clean
+.PHONY: endurance node-if-npm
 
 help: ## show this list
 	@echo 'duet-rpc: make TARGET'
@@ -23,14 +27,17 @@ help: ## show this list
 demo: $(VENV)/installed-cli ## run the example service and talk to it
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/installed-test ## run the tests
-	@$(PYTEST)
+test: $(VENV)/installed-test node-if-npm ## run the tests, but for the long ones, in a few minutes
+	@$(PYTEST) -m 'not long' $(ARGS)
 
-check: $(VENV)/installed-dev ## format check, lint, types and tests: what CI runs
+check: $(VENV)/installed-dev node-if-npm ## format check, lint, types and all tests: what CI runs
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
-	$(PYTEST)
+	$(PYTEST) $(ARGS)
+
+endurance: $(VENV)/installed-test ## mixed load for ten minutes: SECONDS=600; does anything stay behind?
+	@DUET_RPC_ENDURANCE_SECONDS=$(or $(SECONDS),600) $(BIN)/python -m pytest -s tests/endurance $(ARGS)
 
 format: $(VENV)/installed-dev ## format the code and apply the linter's safe fixes
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
@@ -56,6 +63,13 @@ instructions: $(VENV)/installed-bench ## count instructions per request; fails i
 	@$(BIN)/python bench/instructions.py $(ARGS)
 
 node: $(NODE)/node_modules/.installed ## install the npm packages of the interop tests
+
+# Without them `make test` still runs, and says at its end what it could not test.
+node-if-npm:
+	@if command -v npm >/dev/null; then \
+	  npm_config_fetch_retries=1 npm_config_fetch_timeout=30000 $(MAKE) --no-print-directory node \
+	  || echo 'The npm packages could not be installed; their tests are skipped.' >&2; \
+	fi
 
 clean: ## remove the environment, caches and build output
 	rm -rf $(VENV) $(NODE)/node_modules bench/.peers bench/peers/node/node_modules

@@ -115,7 +115,7 @@ def tree() -> list[Path]:
     try:
         names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this is not a git checkout, or git is missing")
+        pytest.skip("which files belong to the project (use git, in a checkout)")
     paths = {ROOT / name.decode() for name in names.split(b"\0") if name}
     return sorted(path for path in paths if path.is_file())
 

@@ -17,13 +17,18 @@ SKIPPING = {
 }
 
 
-def session(directory: Path, source: str, **environ: str) -> subprocess.CompletedProcess[str]:
+PARALLEL = ("-p", "xdist", "-n", "2")
+
+
+def session(
+    directory: Path, source: str, *options: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
     test = directory / "test_sample.py"
     test.write_text(source + "\ndef test_other(): pass\n")
     inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "DUET_RPC_NO_SKIPS")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(directory)]
-        + ["-p", "tests.conftest", "-p", "no:cacheprovider", str(test)],
+        + ["-p", "tests.conftest", "-p", "no:cacheprovider", *options, str(test)],
         env=inherited | environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # for a quick start
         cwd=ROOT,
         capture_output=True,
@@ -32,9 +37,12 @@ def session(directory: Path, source: str, **environ: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.parametrize("options", [(), PARALLEL], ids=["alone", "in parallel"])
 @pytest.mark.parametrize("kind", SKIPPING)
-def test_a_skip_fails_the_session_in_ci(kind: str, tmp_path: Path) -> None:
-    finished = session(tmp_path, SKIPPING[kind], CI="true")
+def test_a_skip_fails_the_session_in_ci(
+    kind: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    finished = session(tmp_path, SKIPPING[kind], *options, CI="true")
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED, finished.stdout
     assert "no test may skip here" in finished.stdout
     assert "no editor" in finished.stdout.partition("no test may skip here")[2]
@@ -53,3 +61,18 @@ def test_the_variable_of_ours_overrides_ci(tmp_path: Path) -> None:
 
 def test_a_session_without_skips_passes(tmp_path: Path) -> None:
     assert session(tmp_path, "", CI="true").returncode == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("options", [(), PARALLEL], ids=["alone", "in parallel"])
+@pytest.mark.parametrize("kind", ["a mark", "a module"])
+def test_the_last_line_says_what_was_not_tested(
+    kind: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    finished = session(tmp_path, SKIPPING[kind], *options, "-m", "not long")
+    assert finished.returncode != pytest.ExitCode.TESTS_FAILED, finished.stdout
+    last = finished.stdout.splitlines()[-1]
+    assert last == "Not tested here: no editor, long runs (make check)"
+
+
+def test_where_all_was_tested_nothing_more_is_said(tmp_path: Path) -> None:
+    assert "Not tested here" not in session(tmp_path, "").stdout

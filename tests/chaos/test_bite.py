@@ -20,7 +20,7 @@ from tests.ledger.servers import Postgres, Valkey
 
 LEASE = 1.5
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.long]
 
 
 async def stopped_past_its_lease(script: Script) -> None:

@@ -289,7 +289,9 @@ def test_a_retry_safe_command_runs_again_after_it_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [lost, lambda: error(IN_PROGRESS), lambda: error(UNAVAILABLE)], ids=str
+    "end",
+    [lost, lambda: error(IN_PROGRESS), lambda: error(UNAVAILABLE)],
+    ids=["lost", "in progress", "unavailable"],
 )
 def test_a_command_without_an_end(end: Callable[[], Settled]) -> None:
     last = call("a", SAFE, end())

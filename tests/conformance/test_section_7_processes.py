@@ -118,7 +118,7 @@ async def test_kill_9_before_and_after_the_effect(
 
 @every_store
 async def test_a_retry_safe_run_that_slept_past_its_lease_is_fenced(script: Script) -> None:
-    order = Order("bank.safe", "k", "v", SAFE, after=-4 * LEASE)
+    order = Order("bank.safe", "k", "v", SAFE, after=-2 * LEASE)
     asleep = asyncio.create_task(script.first.command(order, patience=90.0))
     await script.noted("effect")
     async with script.stopped():
@@ -133,7 +133,7 @@ async def test_a_retry_safe_run_that_slept_past_its_lease_is_fenced(script: Scri
 async def test_a_run_at_most_once_that_slept_past_its_lease_heals_what_was_unknown(
     script: Script,
 ) -> None:
-    order = Order("bank.once", "k", "v", ONCE, after=-4 * LEASE)
+    order = Order("bank.once", "k", "v", ONCE, after=-2 * LEASE)
     asleep = asyncio.create_task(script.first.command(order, patience=90.0))
     await script.noted("effect")
     async with script.stopped():

@@ -31,7 +31,7 @@ LOADS = ("asyncio", "blocking", "raw")
 MEBI = 1024 * 1024
 
 SPARE = {
-    # Caches of the interpreter and of ours, which fill as rare operations come for the first time: some
+    # Caches of the interpreter and of ours fill as rare operations come for the first time: some
     # hundred blocks. The shortest run has 1,600 operations of the asyncio client after its first
     # quarter, the one of CI 100,000.
     "blocks": 1_500,

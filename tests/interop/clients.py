@@ -25,11 +25,19 @@ PATIENCE = 50.0
 """Seconds that a client may take: far more than any needs, for machines with much else to do."""
 
 
+PROGRAMS = {
+    "emacs": "Emacs (install emacs-nox)",
+    "nvim": "Neovim (install neovim)",
+    "node": "Node (install nodejs and npm)",
+}
+NODE_PACKAGES = "packages of npm (make node)"
+
+
 def needed(name: str) -> str:
-    """Find a program, or skip the test that needs it."""
+    """Find a program, or skip the test that needs it, with what to do about that."""
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(PROGRAMS[name])
     return found
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from duet_rpc import Client, Service, blocking
 from duet_rpc.errors import CallTimeout, MethodNotFound, RpcError
-from tests.interop.clients import HERE, needed
+from tests.interop.clients import HERE, NODE_PACKAGES, needed
 
 FOREIGN = HERE / "foreign"
 MODULES = HERE / "node" / "node_modules"
@@ -38,7 +38,7 @@ class Foreign:
         if self.program.suffix == ".js":
             command = [needed("node"), str(self.program)]
             if not (MODULES / self.package).is_dir():
-                pytest.skip(f"{self.package} is not installed: make node")
+                pytest.skip(NODE_PACKAGES)
             environment["NODE_PATH"] = str(MODULES)
         else:
             command = [sys.executable, str(self.program)]

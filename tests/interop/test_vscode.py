@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clients import HERE, ROOT, Tapped, many_files, needed, snippets
+from tests.interop.clients import (
+    HERE,
+    NODE_PACKAGES,
+    ROOT,
+    Tapped,
+    many_files,
+    needed,
+    snippets,
+)
 
 NODE = HERE / "node"
 LIBRARY = NODE / "node_modules" / "vscode-jsonrpc"
@@ -21,7 +29,7 @@ class Node:
     def __init__(self, directory: Path) -> None:
         self.program = needed("node")
         if not LIBRARY.is_dir():
-            pytest.skip("vscode-jsonrpc is not installed: make node")
+            pytest.skip(NODE_PACKAGES)
         self.tapped = Tapped(directory)
         self.how_to = directory / "how-to"
         self.how_to.mkdir()

@@ -104,6 +104,7 @@ def opener(tmp_path: Path) -> Killable:
     return Killable([sys.executable, str(script)], restarts=1000)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("rpc_no_leaks")
 async def test_ten_thousand_calls_in_one_loop(opener: Killable) -> None:
@@ -125,6 +126,7 @@ async def test_ten_thousand_calls_in_one_loop(opener: Killable) -> None:
         assert client.stats.unmatched_answers > 0, "late answers were counted"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("rpc_no_leaks")
 def test_ten_thousand_calls_in_sixteen_threads(opener: Killable) -> None:

@@ -8,10 +8,14 @@ from tests.runtime.simulation import CALLERS, STEPS, explore
 
 WORLDS = 1008
 SHARES = 12
+QUICK_SHARES = 3
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(n, marks=[pytest.mark.long] if n >= QUICK_SHARES else []) for n in range(SHARES)],
+)
 def test_the_laws_hold_in_every_world(share: int) -> None:
     outcomes: collections.Counter[str] = collections.Counter()
     for seed in range(share, WORLDS, SHARES):
