@@ -3,6 +3,9 @@
 The dispatcher knows handlers and errors, the ledger knows keys and records; this module is the only
 one that knows both. The ledger is opened when the first command with a key comes, so that a service
 that has none pays nothing for it.
+
+Whatever goes wrong before the handler has begun is a refusal that may be sent again, and never
+looks as if the handler had failed.
 """
 
 import os
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw
 
 from duet_rpc.dispatch import Failure, Job, error_member
-from duet_rpc.errors import InternalError, ResultUnserializable
+from duet_rpc.errors import InternalError, ResultUnserializable, RpcError, StoreUnavailable
 
 if TYPE_CHECKING:
     from duet_rpc.ledger import Command, Ledger, Ran, Run
@@ -41,8 +44,11 @@ class Commands:
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""
+        has_begun = False
 
         def once(run: "Run") -> "Ran":
+            nonlocal has_begun
+            has_begun = True
             try:
                 ran = _succeeded(work(run.transaction))
             except BaseException as error:
@@ -54,7 +60,14 @@ class Commands:
                 raise CancelledError
             return ran
 
-        return self.ledger.run(_command(job), once, deadline=_deadline(job))
+        try:
+            return self.ledger.run(_command(job), once, deadline=_deadline(job))
+        except RpcError:
+            raise
+        except Exception as error:
+            if has_begun:
+                raise
+            raise _not_begun(error, job, failure) from None
 
     async def run_async(
         self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
@@ -62,7 +75,11 @@ class Commands:
         """Run an `async def` once for its key."""
         from asyncio import CancelledError, current_task
 
+        has_begun = False
+
         async def once(run: "Run") -> "Ran":
+            nonlocal has_begun
+            has_begun = True
             try:
                 return _succeeded(await work(run.transaction))
             except BaseException as error:
@@ -72,7 +89,14 @@ class Commands:
                 # One that nobody sent us comes out of something that the handler waited for.
                 return _failed(failure(error, job))
 
-        return await self.ledger.run_async(_command(job), once, deadline=_deadline(job))
+        try:
+            return await self.ledger.run_async(_command(job), once, deadline=_deadline(job))
+        except RpcError:
+            raise
+        except Exception as error:
+            if has_begun:
+                raise
+            raise _not_begun(error, job, failure) from None
 
     def outcome(self, principal: str, method: str, key: str) -> Any:
         """Tell what became of a command: its state, and its result or error once it has one."""
@@ -103,13 +127,28 @@ def _command(job: Job) -> "Command":
         key=job.key if job.key is not None else _key_of_its_own(),
         fingerprint=fingerprint(job.method.name, job.params),
         promise=promise,
-        correlation_id=context.correlation_id,
+        correlation_id=_storable(context.correlation_id),
     )
+
+
+def _not_begun(error: Exception, job: Job, failure: Failure) -> StoreUnavailable:
+    """Log what kept a command from beginning, and make the refusal of it."""
+    logged = failure(error, job, "a command could not be started")
+    detail = "the command could not be recorded; its handler has not run"
+    reference = logged.data.get("reference") if isinstance(logged.data, dict) else None
+    return StoreUnavailable(data={"detail": detail, "reference": reference})
 
 
 def _key_of_its_own() -> str:
     """Name a transactional command that came without a key: it needs a transaction all the same."""
     return f"without-key-{os.urandom(16).hex()}"
+
+
+def _storable(text: str) -> str:
+    """Replace what no database takes, such as NUL or half a character; callers choose their ids."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _deadline(job: Job) -> float | None:

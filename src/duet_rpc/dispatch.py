@@ -139,7 +139,7 @@ class Job:
         return None if self.context is None else self.context.retry
 
 
-Failure: TypeAlias = Callable[[BaseException, Job], RpcError]
+Failure: TypeAlias = Callable[..., RpcError]
 
 
 _encode = msgspec.json.Encoder().encode

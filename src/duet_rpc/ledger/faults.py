@@ -29,7 +29,7 @@ class Fault(enum.Enum):
     FULL = "the store has no space left"
     READ_ONLY = "the store is read-only"
     FORBIDDEN = "the store refuses access"
-    NO_TABLES = "the store's tables are missing"
+    NO_TABLES = "the store's tables are missing, or are others'"
     NEWER = "the store was made by a newer version"
     DAMAGED = "the store is damaged"
     FAILED = "the store failed"

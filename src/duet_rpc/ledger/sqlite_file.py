@@ -131,6 +131,7 @@ _FAULTS = {
     sqlite3.SQLITE_BUSY: Fault.LOCKED,
     sqlite3.SQLITE_LOCKED: Fault.LOCKED,
     sqlite3.SQLITE_CANTOPEN: Fault.UNREACHABLE,
+    sqlite3.SQLITE_ERROR: Fault.NO_TABLES,
     sqlite3.SQLITE_CORRUPT: Fault.DAMAGED,
     sqlite3.SQLITE_FULL: Fault.FULL,
     sqlite3.SQLITE_NOTADB: Fault.DAMAGED,
