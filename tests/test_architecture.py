@@ -32,7 +32,8 @@ TIERS: tuple[tuple[str, ...], ...] = (
         "tracebacks",
     ),
     ("surrogates",),
-    ("messages", "framing", "policy", "params", "context", "ledger.machine", "ledger.fingerprint"),
+    ("messages", "framing", "policy", "params", "context"),
+    ("ledger.machine", "ledger.upkeep", "ledger.fingerprint"),
     ("wording", "parameters", "service", "waiting", "results"),
     ("dispatch", "straight", "openrpc", "calls"),
     ("connection", "clocks"),
@@ -76,6 +77,7 @@ PURE = (
     "connection",
     "clocks",
     "ledger.machine",
+    "ledger.upkeep",
     "ledger.fingerprint",
 )
 KEPT_OUT_OF_PURE = frozenset({"asyncio", "threading", "socket", "os", "time", "logging"})

@@ -15,8 +15,9 @@ def command(
     principal: str = "local",
     method: str = "bank.transfer",
     fingerprint: bytes = b"f" * 32,
+    age: float = 0.0,
 ) -> Command:
-    return Command(principal, method, key, fingerprint, promise, f"correlation of {key}")
+    return Command(principal, method, key, fingerprint, promise, f"correlation of {key}", age)
 
 
 class Handler:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -239,7 +240,7 @@ def test_a_retry_is_told_when_the_lease_of_a_silent_run_ends(
     claim = Claim(command(), "somebody who is gone", lease, 600.0)
     assert isinstance(store.commit([claim])[0], Claimed)
     with pytest.raises(InProgress) as refusal:
-        make_ledger(wait=0.05).run(command(), never)
+        make_ledger(wait=0.05, lease=lease).run(command(), never)
     assert least <= refusal.value.data["retry_after_ms"] <= most
 
 
@@ -358,6 +359,11 @@ class Failing(MemoryStore):
         if self.loses_answers or self.loses_next:
             raise StoreUnavailable()
         return answers
+
+    def sweep(self, limit: int = 500, **more: Any) -> int:
+        if self.is_down:
+            raise StoreUnavailable()
+        return super().sweep(limit, **more)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -531,10 +537,9 @@ def test_outcomes_expire_and_then_the_key_is_new() -> None:
     ledger.close()
 
 
-def test_the_heart_sweeps_and_goes_on_when_the_store_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_sweeping_and_the_heart_go_on_when_the_store_fails(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("duet_rpc.ledger.heart.SWEEP_EVERY", 0.0)
     store = Failing()
     ledger = Ledger(store, lease=0.3, ttl=0.001)
     ledger.run(command("swept"), Handler())
@@ -542,11 +547,12 @@ def test_the_heart_sweeps_and_goes_on_when_the_store_fails(
 
     def work(run: Run) -> Ran:
         store.is_down = True
-        until(lambda: "cannot be used" in caplog.text)
+        until(lambda: "cannot be used" in caplog.text and "not swept" in caplog.text)
         store.is_down = False
         return Ran(b"1")
 
     assert ledger.run(command(), work) == b"1"
+    until(lambda: not store._records)
     ledger.close()
 
 

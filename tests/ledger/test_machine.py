@@ -25,6 +25,7 @@ from duet_rpc.ledger.machine import (
     decide,
     decide_forget,
     decide_resolve,
+    decide_sweep,
 )
 from tests.ledger.commands import AT_MOST_ONCE, RETRY_SAFE, TRANSACTIONAL, command
 
@@ -32,8 +33,14 @@ LEASE, UNKNOWN_TTL, TTL = 30.0, 1000.0, 100.0
 NOW = 5000.0
 
 
-def claim(owner: str = "one", promise: Promise = AT_MOST_ONCE, fingerprint: bytes = b"f") -> Claim:
-    return Claim(command(promise=promise, fingerprint=fingerprint), owner, LEASE, UNKNOWN_TTL)
+def claim(
+    owner: str = "one",
+    promise: Promise = AT_MOST_ONCE,
+    fingerprint: bytes = b"f",
+    age: float = 0.0,
+) -> Claim:
+    asked = command(promise=promise, fingerprint=fingerprint, age=age)
+    return Claim(asked, owner, LEASE, UNKNOWN_TTL, TTL)
 
 
 def running(promise: Promise = AT_MOST_ONCE) -> Record:
@@ -179,6 +186,83 @@ def test_a_record_is_seen_as_it_stands_though_nobody_touched_it() -> None:
     assert as_seen(done(), NOW + 1 + TTL) is None
 
 
+@pytest.mark.parametrize("back", [LEASE + 2.0, 3600.0, NOW - 1.0])
+def test_no_lease_is_longer_than_a_lease(back: float) -> None:
+    record = running()
+    answer, clamped = decide(claim("two"), record, NOW - back)
+    assert answer == Busy(LEASE) and clamped is not None
+    assert clamped.lease_until == NOW - back + LEASE
+    assert clamped.expires_at == clamped.lease_until + UNKNOWN_TTL
+    assert decide(claim("two"), clamped, NOW - back + LEASE).answer == Unknown()
+    assert decide(finish(record), clamped, NOW - back).answer == Kept()
+
+
+def test_a_lease_that_seems_a_little_longer_is_let_be() -> None:
+    record = running()
+    assert decide(claim("two"), record, NOW - 0.5) == (Busy(LEASE + 0.5), record)
+
+
+@pytest.mark.parametrize("later", [LEASE, LEASE + UNKNOWN_TTL, 1e9])
+@pytest.mark.parametrize("promise", [AT_MOST_ONCE, TRANSACTIONAL])
+def test_a_running_record_never_expires_into_nothing(promise: Promise, later: float) -> None:
+    record = running(promise)
+    seen = as_seen(record, NOW + later)
+    assert seen is not None and seen.state is State.UNKNOWN
+    answer, kept = decide(claim("two", promise), record, NOW + later)
+    assert answer == Unknown() and kept is not None
+    assert (kept.state, kept.expires_at) == (State.UNKNOWN, NOW + later + UNKNOWN_TTL)
+    assert decide_sweep(record, NOW + later, UNKNOWN_TTL) == kept
+
+
+def test_what_a_sweep_leaves() -> None:
+    assert decide_sweep(done(), NOW + 2 * TTL, UNKNOWN_TTL) is None
+    assert decide_sweep(running(RETRY_SAFE), NOW + 1e6, UNKNOWN_TTL) is None
+    unknown = decide(claim("two"), running(), NOW + LEASE).record
+    assert unknown is not None and decide_sweep(unknown, NOW + 1e6, UNKNOWN_TTL) is None
+
+
+def test_a_retry_is_answered_by_a_record_whose_time_seems_over() -> None:
+    record = done()
+    much_later = NOW + 1e9
+    assert decide(claim("two", age=5.0), record, much_later) == (Replay(b"0"), record)
+    other = decide(claim("two", age=5.0, fingerprint=b"g"), record, much_later)
+    assert other == (Mismatch(), record)
+    assert as_seen(record, much_later) is None
+    assert as_seen(record, much_later, by_retry=True) is record
+
+
+@pytest.mark.parametrize("promise", [AT_MOST_ONCE, TRANSACTIONAL])
+@pytest.mark.parametrize(
+    "age, since, is_known",
+    [
+        (5.0, NOW - 5.0, True),
+        (5.0, NOW - 4.9, False),  # it was sent before the store began to remember
+        (0.001, NOW, False),
+        (TTL - 0.1, 0.0, True),
+        (TTL, 0.0, False),  # its record may be gone
+        (0.0, NOW, True),  # a first try, or a client that does not tell
+    ],
+)
+def test_a_retry_without_a_record_runs_only_where_one_would_be_known(
+    promise: Promise, age: float, since: float, is_known: bool
+) -> None:
+    answer, record = decide(claim("one", promise, age=age), None, NOW, since)
+    assert record is not None
+    if is_known:
+        assert answer == Claimed(record.token, 1)
+        return
+    assert answer == Unknown()
+    assert (record.state, record.expires_at) == (State.UNKNOWN, NOW + UNKNOWN_TTL)
+    # Whoever asks next, and however, is told the same.
+    assert decide(claim("two", promise), record, NOW + 1, since) == (Unknown(), record)
+    assert decide_resolve(record, b"1", NOW + 1, TTL).answer == Kept()
+
+
+def test_a_retry_safe_command_runs_whatever_its_age() -> None:
+    answer = decide(claim("one", RETRY_SAFE, age=1e9), None, NOW, NOW).answer
+    assert isinstance(answer, Claimed)
+
+
 OWNERS = st.sampled_from(["one", "two", "three"])
 PROMISES = st.shared(st.sampled_from(list(Promise)), key="promise")
 
@@ -198,6 +282,9 @@ class AnyLife(RuleBasedStateMachine):
         answer, after = decide(operation, before, self.now)
         if isinstance(answer, Kept):
             assert before is not after, "an operation that took effect changed something"
+        elif isinstance(answer, Busy) and before is not after:
+            assert before is not None and after is not None
+            assert after.lease_until < before.lease_until, "only a lease too long is touched"
         elif not isinstance(answer, Claimed | Unknown):
             assert before is after, "a refusal changes nothing"
         if before is not None and after is not None:
@@ -215,8 +302,7 @@ class AnyLife(RuleBasedStateMachine):
         answer = self.apply(claim(owner, promise, fingerprint))
         if isinstance(answer, Claimed):
             self.tokens[owner] = answer.token
-            again = before is not None and before.state is State.RUNNING
-            if again and before is not None and before.expires_at > self.now:
+            if before is not None and before.state is State.RUNNING:
                 mine = before.owner == owner
                 assert mine or (promise is RETRY_SAFE and before.lease_until <= self.now)
         elif isinstance(answer, Replay):
@@ -240,8 +326,8 @@ class AnyLife(RuleBasedStateMachine):
     def release(self, owner: str) -> None:
         self.apply(Release(command().identity, owner))
 
-    @rule(seconds=st.sampled_from([0.0, 1.0, LEASE, TTL, UNKNOWN_TTL]))
-    def wait(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([0.0, 1.0, LEASE, TTL, UNKNOWN_TTL, 1e6, -3600.0, -2.0]))
+    def set_clock(self, seconds: float) -> None:
         self.now += seconds
 
     @invariant()

@@ -2,8 +2,10 @@
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,6 +37,9 @@ from tests.ledger.conftest import TRANSACTIONAL as TRANSACTIONAL_STORES
 every_store = pytest.mark.parametrize("kind", STORES, indirect=True)
 
 LIVE, OVER = 10_000.0, 0.0
+YOUNG, OLD = 0.0001, 1e9
+"""Ages of retries: one that every store remembers, and one that none does."""
+Step = tuple[str, str, str, float, Promise, float]
 
 
 def claim(
@@ -66,21 +71,22 @@ class Twin:
 
     def __init__(self, store: Store, round: int):
         self.store = store
-        self.model = MemoryStore()
+        self.store.look(command().identity)  # so that it has begun
+        self.model = MemoryStore(since=0.0)
         self.round = round
         self.tokens: dict[tuple[str, str], tuple[int, int]] = {}
 
     def key(self, key: str) -> str:
         return f"{self.round}-{key}"
 
-    def operations(self, step: tuple[str, str, str, float, Promise]) -> tuple[Operation, Operation]:
-        verb, key, owner, lease, promise = step
+    def operations(self, step: Step) -> tuple[Operation, Operation]:
+        verb, key, owner, lease, promise, age = step
         identity = command(self.key(key)).identity
         token, model_token = self.tokens.get((key, owner), (1, 1))
         match verb:
             case "claim" | "other":
                 print = b"g" if verb == "other" else b"f"
-                asked = command(self.key(key), promise, fingerprint=print)
+                asked = command(self.key(key), promise, fingerprint=print, age=age)
                 same: Operation = Claim(asked, owner, lease, 10_000.0)
                 return same, same
             case "renew":
@@ -97,11 +103,11 @@ class Twin:
         same = Release(identity, owner)
         return same, same
 
-    def step(self, group: list[tuple[str, str, str, float, Promise]]) -> None:
+    def step(self, group: list[Step]) -> None:
         pairs = [self.operations(step) for step in group]
         answers = self.store.commit([ours for ours, _ in pairs])
         expected = self.model.commit([theirs for _, theirs in pairs])
-        for (_, key, owner, _, _), answer, wanted in zip(group, answers, expected, strict=True):
+        for (_, key, owner, *_), answer, wanted in zip(group, answers, expected, strict=True):
             assert shape(answer) == shape(wanted)
             if isinstance(answer, Claimed) and isinstance(wanted, Claimed):
                 self.tokens[key, owner] = answer.token, wanted.token
@@ -133,6 +139,7 @@ STEPS = st.tuples(
     st.sampled_from(["one", "two"]),
     st.sampled_from([LIVE, OVER]),
     st.sampled_from([AT_MOST_ONCE, RETRY_SAFE]),
+    st.sampled_from([0.0, 0.0, YOUNG, OLD]),
 )
 GROUPS = st.lists(STEPS, min_size=1, max_size=3, unique_by=lambda step: step[1])
 rounds = iter(range(1_000_000_000))
@@ -143,9 +150,7 @@ rounds = iter(range(1_000_000_000))
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_a_store_does_what_the_machine_says(
-    store: Store, groups: list[list[tuple[str, str, str, float, Promise]]]
-) -> None:
+def test_a_store_does_what_the_machine_says(store: Store, groups: list[list[Step]]) -> None:
     twin = Twin(store, next(rounds))
     for group in groups:
         twin.step(group)
@@ -410,3 +415,100 @@ def test_stores_say_what_they_can_promise(store: Store, kind: str) -> None:
 
 def test_identities_sort() -> None:
     assert Identity("a", "b", "c") < Identity("a", "c", "a")
+
+
+# A store that an older release made
+
+
+@pytest.mark.parametrize("kind", TRANSACTIONAL_STORES, indirect=True)
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_store_of_the_first_schema_is_migrated_where_it_is(
+    kind: str, url: str, is_empty: bool, execute: Callable[[str], list[Any]]
+) -> None:
+    blob, real = ("blob", "real") if kind == "sqlite" else ("bytea", "float8")
+    suffix = " WITHOUT ROWID" if kind == "sqlite" else ""
+    execute("CREATE TABLE duet_schema (version integer NOT NULL)")
+    execute("INSERT INTO duet_schema VALUES (1)")
+    execute(
+        f"""CREATE TABLE duet_commands (
+            principal text NOT NULL, method text NOT NULL, key text NOT NULL,
+            fingerprint {blob} NOT NULL, promise text NOT NULL, state text NOT NULL,
+            token bigint NOT NULL, owner text NOT NULL, attempts bigint NOT NULL,
+            correlation_id text NOT NULL, lease_until {real} NOT NULL, created_at {real} NOT NULL,
+            finished_at {real}, expires_at {real} NOT NULL, outcome {blob},
+            PRIMARY KEY (principal, method, key)){suffix}"""
+    )
+    execute("CREATE INDEX duet_commands_expire ON duet_commands (expires_at)")
+    begun = time.time() - 100.0
+    if not is_empty:
+        identity = "'local', 'bank.transfer', 'k'"
+        word = "X'66'" if kind == "sqlite" else "'f'"
+        execute(
+            f"INSERT INTO duet_commands VALUES ({identity}, {word}, 'at-most-once', 'done', 7,"
+            f" 'one', 1, 'c', 0, {begun}, {begun}, {begun + 5000.0}, {word})"
+        )
+    store = open_store(url)
+    since, now = store.since(86400.0)
+    assert since == pytest.approx(now if is_empty else begun, abs=5.0)
+    assert len(store.records()) == (not is_empty)
+    retry = Claim(command("new", age=50.0), "two", LIVE, LIVE)
+    assert isinstance(apply(store, retry), Unknown if is_empty else Claimed)
+    assert execute("SELECT version FROM duet_schema") == [(2,)]
+    store.close()
+
+
+@pytest.fixture
+def execute(kind: str, url: str, tmp_path: Path) -> Callable[[str], list[Any]]:
+    """Run a statement behind the store's back."""
+
+    def run(statement: str) -> list[Any]:
+        if kind == "sqlite":
+            connection = sqlite3.connect(tmp_path / "commands.db", isolation_level=None)
+            try:
+                return connection.execute(statement).fetchall()
+            finally:
+                connection.close()
+        import psycopg
+
+        with psycopg.connect(url, autocommit=True) as line:
+            cursor = line.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+# What a sweep costs
+
+
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+def test_sqlite_sweeps_by_its_index(store: Store, execute: Callable[[str], list[Any]]) -> None:
+    from duet_rpc.ledger.sqlite_file import _CUT_OFF, _DROP, _SHIFT
+
+    store.sweep()
+    for statement in (_CUT_OFF, _DROP, _SHIFT):
+        values = {":now": "9", ":limit": "5", ":unknown_ttl": "1", ":by": "1"}
+        values |= {":after": "1", ":until": "2"}
+        for name, value in values.items():
+            statement = statement.replace(name, value)
+        plan = " / ".join(row[3] for row in execute(f"EXPLAIN QUERY PLAN {statement}"))
+        assert "COVERING INDEX duet_commands_expire" in plan
+        assert "SCAN" not in plan.replace("SCAN CONSTANT", "")
+
+
+@pytest.mark.parametrize("kind", ["postgres"], indirect=True)
+def test_postgres_sweeps_by_its_index(store: Store, execute: Callable[[str], list[Any]]) -> None:
+    from duet_rpc.ledger.postgres_rows import CUT_OFF, SHIFT, SWEEP
+
+    store.sweep()
+    execute(
+        "INSERT INTO duet_commands SELECT 'local', 'm', n::text, 'f', 'at-most-once', 'done', n,"
+        " 'one', 1, 'c', 0, n, n, n, 'o' FROM generate_series(1, 20000) AS n"
+    )
+    execute("ANALYZE duet_commands")
+    for statement in (CUT_OFF, SWEEP, SHIFT):
+        filled = statement % {
+            "now": 9.0, "limit": 5, "unknown_ttl": 1.0, "by": 1.0, "after": 1.0, "until": 2.0
+        }  # fmt: skip
+        plan = "\n".join(row[0] for row in execute(f"EXPLAIN {filled}"))
+        assert "Index Scan using duet_commands_expire" in plan
+        assert "Tid Scan" in plan and "Seq Scan" not in plan

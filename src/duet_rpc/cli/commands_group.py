@@ -237,7 +237,8 @@ def forget(
 def sweep(store: str, format_: str | None, no_color: bool) -> None:
     """Drop the records whose time is over.
 
-    Servers do it in the background, and Redis and Valkey by themselves.
+    Servers do it in the background, and Redis and Valkey by themselves. By hand, the clock is
+    taken to be right.
     """
     output = Output(format_, no_color)
     dropped = 0

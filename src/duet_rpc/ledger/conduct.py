@@ -151,7 +151,7 @@ class Conductor:
         self, steps: Steps, flight: Flight, give_up: float
     ) -> tuple[Beat, int] | bytes:
         command = flight.command
-        claim = Claim(command, flight.owner, self._lease, self._unknown_ttl)
+        claim = Claim(command, flight.owner, self._lease, self._unknown_ttl, self._ttl)
         for owed in self._heart.owed(flight.identity):
             # A claim of ours whose answer was lost must not keep us waiting for its lease.
             await steps.submit(owed)
@@ -220,7 +220,7 @@ class Conductor:
 
     async def _transact(self, steps: Steps, flight: Flight, work: Work, give_up: float) -> bytes:
         command = flight.command
-        claim = Claim(command, flight.owner, self._lease, self._unknown_ttl)
+        claim = Claim(command, flight.owner, self._lease, self._unknown_ttl, self._ttl)
         while True:
             patience = max(give_up - time.monotonic(), 0.0)
             begun = await steps.begin(self._store, claim, patience)

@@ -1,4 +1,4 @@
-"""The ledger's own thread: it keeps leases alive, settles what is owed to the store, and sweeps.
+"""The ledger's own thread: it keeps leases alive and settles what is owed to the store.
 
 A thread, because a handler may block the event loop for as long as it likes and must not lose its
 lease by that. It starts with the first command and ends with the ledger.
@@ -24,8 +24,6 @@ from .store import Store
 
 log = logging.getLogger("duet_rpc.ledger")
 
-SWEEP_EVERY = 60.0
-SWEEP_ROWS = 500
 SETTLE_EVERY = 1.0
 MAX_OWED = 10_000
 
@@ -115,7 +113,6 @@ class Heart:
             thread.join(timeout=2.0)
 
     def _beat(self) -> None:
-        swept = time.monotonic()
         # Two looks in a third of the lease: no lease is ever older than that when it is renewed.
         pause = self._lease / 6
         while not self._stop.is_set():
@@ -124,9 +121,6 @@ class Heart:
             try:
                 self._renew()
                 self._settle()
-                if time.monotonic() - swept >= SWEEP_EVERY:
-                    swept = time.monotonic()
-                    self._store.sweep(SWEEP_ROWS)
                 self._report(None)
             except StoreUnavailable as error:
                 self._report(error)

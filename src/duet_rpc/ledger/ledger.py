@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from copy import copy
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,12 @@ from ..errors import InProgress, KeyReused, RpcError, UsageError
 from .conduct import Conductor, in_progress
 from .flights import Flights
 from .group import Group
-from .heart import SWEEP_ROWS, Heart
-from .machine import Claim, Command, Identity, Promise, Record, first_run
+from .heart import Heart
+from .machine import Claim, Command, Identity, Promise, Record, first_run, forgotten, remembers
 from .running import Ran, Run
 from .steps import BlockingSteps, Steps, Work, drive
-from .store import Capabilities, Store
+from .store import UNKNOWN_TTL, Capabilities, Store
+from .sweeper import SWEEP_ROWS, Sweeper
 
 if TYPE_CHECKING:
     from .aio import LoopSteps
@@ -42,7 +44,7 @@ class Ledger:
         lease: float = 30.0,
         wait: float = 10.0,
         ttl: float = 86400.0,
-        unknown_ttl: float = 7 * 86400.0,
+        unknown_ttl: float = UNKNOWN_TTL,
         max_outcome_bytes: int = 256 * 1024,
     ):
         if lease <= 0 or wait < 0 or ttl <= 0 or unknown_ttl <= 0 or max_outcome_bytes <= 0:
@@ -50,12 +52,14 @@ class Ledger:
         self.store = store
         self._wait = wait
         self._lease = lease
+        self._ttl = ttl
         self._unknown_ttl = unknown_ttl
         self._name = os.urandom(8).hex()
         self._runs = count(1)
         self._flights = Flights()
         self._group = Group(store.commit)
         self._heart = Heart(store, self._group, lease, unknown_ttl)
+        self._sweeper = Sweeper(store, self._name, ttl, unknown_ttl)
         self._conductor = Conductor(
             store, self._heart, lease, wait, ttl, unknown_ttl, max_outcome_bytes
         )
@@ -99,17 +103,25 @@ class Ledger:
                 " use SQLite or PostgreSQL, or declare another promise"
             )
 
-    def outcome(self, principal: str, method: str, key: str) -> Record | None:
-        """Tell what became of a command; None if nothing is known of it. Blocks."""
-        return drive(self._outcome(self._blocking, Identity(principal, method, key)))
+    def outcome(self, principal: str, method: str, key: str, *, age: float = 0.0) -> Record | None:
+        """Tell what became of a command; None if nothing did. Blocks.
 
-    async def outcome_async(self, principal: str, method: str, key: str) -> Record | None:
-        """Tell what became of a command, without blocking the event loop."""
-        return await self._outcome(self._steps_on_loop(), Identity(principal, method, key))
+        `age`, seconds since the command was first sent, tells "nothing" from "forgotten": what the
+        store cannot remember any more is of unknown outcome.
+        """
+        identity = Identity(principal, method, key)
+        return drive(self._outcome(self._blocking, identity, age))
+
+    async def outcome_async(
+        self, principal: str, method: str, key: str, *, age: float = 0.0
+    ) -> Record | None:
+        """Tell what became of a command, without blocking the event loop; see `outcome`."""
+        identity = Identity(principal, method, key)
+        return await self._outcome(self._steps_on_loop(), identity, age)
 
     def sweep(self) -> int:
-        """Sweep the store now, within the same bound as in the background. Blocks."""
-        return self.store.sweep(SWEEP_ROWS)
+        """Take one step of a sweep now; the wall clock is taken to be right. Blocks."""
+        return self.store.sweep(SWEEP_ROWS, unknown_ttl=self._unknown_ttl)
 
     @property
     def in_flight(self) -> int:
@@ -117,8 +129,9 @@ class Ledger:
         return len(self._flights)
 
     def close(self) -> None:
-        """End the background thread and give back the store's connections. Idempotent."""
+        """End the background threads and give back the store's connections. Idempotent."""
         self._heart.close()
+        self._sweeper.close()
         if self._on_loop is not None:
             self._on_loop.close()
         self.store.close()
@@ -135,6 +148,7 @@ class Ledger:
             flight = self._flights.board(command, owner)
             if flight.owner == owner:
                 self._heart.start()
+                self._sweeper.start()
                 return await steps.fly(
                     flight, self._conductor.conduct(steps, flight, work, give_up)
                 )
@@ -151,14 +165,23 @@ class Ledger:
                 case RpcError() as error:
                     raise copy(error) from error
 
-    async def _outcome(self, steps: Steps, identity: Identity) -> Record | None:
-        record = await steps.call(self.store.look, identity)
+    async def _outcome(self, steps: Steps, identity: Identity, age: float) -> Record | None:
+        record = await steps.call(partial(self.store.look, identity, by_retry=age > 0))
+        if record is not None:
+            return record
         flight = self._flights.get(identity)
-        if record is None and flight is not None:
+        if flight is not None:
             # A transaction shows nothing to others before it commits.
-            claim = Claim(flight.command, flight.owner, self._lease, self._unknown_ttl)
-            return first_run(claim, time.time())
-        return record
+            return first_run(self._claim(flight.command, flight.owner), time.time())
+        if age > 0:
+            asked = self._claim(Command(*identity, b"", Promise.AT_MOST_ONCE, age=age), "")
+            since, now = await steps.call(self.store.since, self._ttl)
+            if not remembers(asked, now, since):
+                return forgotten(asked, now)
+        return None
+
+    def _claim(self, command: Command, owner: str) -> Claim:
+        return Claim(command, owner, self._lease, self._unknown_ttl, self._ttl)
 
     def _steps_on_loop(self) -> "LoopSteps":
         if self._on_loop is None:

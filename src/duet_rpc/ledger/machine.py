@@ -5,6 +5,10 @@
     UNKNOWN -> DONE when its own owner finishes late, or an operator resolves it
     release -> (none) when nothing happened
     transactional commands go from (none) to DONE in the one transaction that holds their effects
+    a retry that finds (none) where the store cannot know what the first try did -> UNKNOWN
+
+Times come from clocks that may be set. So RUNNING never expires into nothing, a lease is never
+longer than a lease, and a record that is still there answers a retry even if its time seems over.
 
 Every function takes the record as it is (or None) and the store's time, and returns a `Decision`:
 the answer to give and the record to keep. Law of this file: no I/O, no clock, no threads, no
@@ -20,6 +24,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from duet_rpc.promise import Promise as Promise
+
+LEASE_SLACK = 1.0
+"""Seconds: a lease that ends later than this after a full one was given by a clock set back."""
 
 
 class State(enum.Enum):
@@ -47,6 +54,8 @@ class Command(Struct, frozen=True):
     fingerprint: bytes
     promise: Promise
     correlation_id: str = ""
+    age: float = 0.0
+    """Seconds since its first try was sent; zero for a first try, or one that does not say."""
 
     @property
     def identity(self) -> Identity:
@@ -79,6 +88,7 @@ class Claim(Struct, frozen=True):
     owner: str
     lease: float
     unknown_ttl: float
+    ttl: float = 86400.0
 
     @property
     def identity(self) -> Identity:
@@ -115,6 +125,9 @@ class Release(Struct, frozen=True):
     identity: Identity
     owner: str
 
+
+ALWAYS = float("-inf")
+"""Since when a store remembers that has never forgotten anything."""
 
 Operation = Claim | Renew | Finish | Release
 
@@ -168,11 +181,16 @@ class Decision(NamedTuple):
     record: Record | None
 
 
-def decide(operation: Operation, record: Record | None, now: float) -> Decision:
-    """Decide any operation on the record found under its identity."""
+def decide(
+    operation: Operation, record: Record | None, now: float, since: float = ALWAYS
+) -> Decision:
+    """Decide any operation on the record found under its identity.
+
+    `since` is when the store began to remember; only a claim asks for it.
+    """
     match operation:
         case Claim():
-            return decide_claim(operation, record, now)
+            return decide_claim(operation, record, now, since)
         case Renew():
             return decide_renew(operation, record, now)
         case Finish():
@@ -181,10 +199,16 @@ def decide(operation: Operation, record: Record | None, now: float) -> Decision:
             return decide_release(operation, record)
 
 
-def decide_claim(claim: Claim, record: Record | None, now: float) -> Decision:
-    """Decide who runs: the caller, the run before it, or nobody ever again."""
+def decide_claim(
+    claim: Claim, record: Record | None, now: float, since: float = ALWAYS
+) -> Decision:
+    """Decide who runs: the caller, the run before it, or no one ever again."""
     command = claim.command
-    if record is None or is_expired(record, now):
+    if record is None and must_have_record(claim) and not remembers(claim, now, since):
+        return Decision(Unknown(), forgotten(claim, now))
+    # A retry takes an expired record at its word: either the clock jumped, or the key is used anew
+    # with the same params, and the old answer does no harm.
+    if record is None or (is_expired(record, now) and not command.age):
         fresh = first_run(claim, now, after=record.token if record is not None else 0)
         return Decision(Claimed(fresh.token, fresh.attempts), fresh)
     if record.fingerprint != command.fingerprint:
@@ -197,6 +221,9 @@ def decide_claim(claim: Claim, record: Record | None, now: float) -> Decision:
     if record.owner == claim.owner:
         # The answer to the first try was lost with the connection.
         return Decision(Claimed(record.token, record.attempts), record)
+    if record.lease_until > now + claim.lease + LEASE_SLACK:
+        # No lease is that long: the clock was set back. A run that is alive renews it anyway.
+        return Decision(Busy(claim.lease), leased(record, now, claim.lease, claim.unknown_ttl))
     if record.lease_until > now:
         return Decision(Busy(record.lease_until - now), record)
     # Both the run that was cut off and the caller must have declared it: a method that became retry
@@ -216,10 +243,7 @@ def decide_renew(renew: Renew, record: Record | None, now: float) -> Decision:
     """Prolong the lease if the run still owns the command, also when the lease is over already."""
     if record is None or not _owns(renew, record) or record.state is not State.RUNNING:
         return Decision(Fenced(record), record)
-    until = now + renew.lease
-    return Decision(
-        Kept(), replace(record, lease_until=until, expires_at=until + renew.unknown_ttl)
-    )
+    return Decision(Kept(), leased(record, now, renew.lease, renew.unknown_ttl))
 
 
 def decide_finish(finish: Finish, record: Record | None, now: float) -> Decision:
@@ -287,9 +311,45 @@ def cut_off(record: Record, now: float, unknown_ttl: float) -> Record:
     return replace(record, state=State.UNKNOWN, expires_at=now + unknown_ttl)
 
 
-def as_seen(record: Record, now: float) -> Record | None:
-    """Show a record as it stands now, though nobody has touched it since its lease ended."""
-    if is_expired(record, now):
+def decide_sweep(record: Record, now: float, unknown_ttl: float) -> Record | None:
+    """Decide what stays of a record whose time is over.
+
+    A run that no one has heard of since its lease ended becomes UNKNOWN, for as long as any other:
+    it may have had its effect. One that is retry safe goes, for it may be run again at any time.
+    """
+    if record.state is State.RUNNING and record.promise is not Promise.RETRY_SAFE:
+        return cut_off(record, now, unknown_ttl)
+    return None
+
+
+def must_have_record(claim: Claim) -> bool:
+    """Tell whether a command was tried before and may not be run twice."""
+    return claim.command.age > 0 and claim.command.promise is not Promise.RETRY_SAFE
+
+
+def remembers(claim: Claim, now: float, since: float) -> bool:
+    """Tell whether a store that began at `since` would hold a record of the first try."""
+    age = claim.command.age
+    return age < min(claim.ttl, claim.unknown_ttl) and now - age >= since
+
+
+def forgotten(claim: Claim, now: float) -> Record:
+    """Make the record of a command whose first try no one can tell anything about."""
+    return replace(cut_off(first_run(claim, now), now, claim.unknown_ttl), lease_until=now)
+
+
+def leased(record: Record, now: float, lease: float, unknown_ttl: float) -> Record:
+    """Make the record of a run whose lease counts from now."""
+    until = now + lease
+    return replace(record, lease_until=until, expires_at=until + unknown_ttl)
+
+
+def as_seen(record: Record, now: float, *, by_retry: bool = False) -> Record | None:
+    """Show a record as it stands now, though no one has touched it since its lease ended.
+
+    A retry is shown an expired record too, as `decide_claim` would take it.
+    """
+    if is_expired(record, now) and not by_retry:
         return None
     lost = record.state is State.RUNNING and record.lease_until <= now
     if lost and record.promise is not Promise.RETRY_SAFE:
@@ -298,8 +358,11 @@ def as_seen(record: Record, now: float) -> Record | None:
 
 
 def is_expired(record: Record, now: float) -> bool:
-    """Tell whether the record's time is over: from then on the key is as good as new."""
-    return record.expires_at <= now
+    """Tell whether the record's time is over: from then on the key is as good as new.
+
+    That of a RUNNING one never is: its handler may still be at work when the clock jumps.
+    """
+    return record.expires_at <= now and record.state is not State.RUNNING
 
 
 def _owns(operation: Renew | Finish, record: Record) -> bool:

@@ -1,13 +1,14 @@
 """A store in the memory of one process: for tests and for development.
 
 It follows the machine literally, under one lock, and is the model that the other stores are
-compared with. Its promises end with the process.
+compared with. Its promises end with the process, and so does its clock: it begins at the wall clock
+and then follows the monotonic one, so no change of the system's time reaches it.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from heapq import heappop, heappush
 
 from ..errors import UsageError
 from .machine import (
@@ -23,13 +24,22 @@ from .machine import (
     decide,
     decide_forget,
     decide_resolve,
+    decide_sweep,
     is_expired,
 )
-from .store import Capabilities, Counts, NotBegun, Transaction
+from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from .upkeep import Clocks
+
+_STARTED = time.time() - time.monotonic()
+
+
+def steady_time() -> float:
+    """Tell the time by a clock that no one can set while the process runs."""
+    return _STARTED + time.monotonic()
 
 
 class MemoryStore:
-    """Records in a dictionary."""
+    """Records in a dictionary. It remembers from its making on, or since the time that is given."""
 
     capabilities = Capabilities(
         transactional=False,
@@ -38,10 +48,16 @@ class MemoryStore:
         waits=False,
     )
 
-    def __init__(self, *, clock: Callable[[], float] = time.time):
+    def __init__(
+        self, *, clock: Callable[[], float] = steady_time, since: float | None = None
+    ) -> None:
         self._clock = clock
+        self._since = clock() if since is None else since
         self._lock = threading.Lock()
         self._records: dict[Identity, Record] = {}
+        self._running: set[Identity] = set()
+        self._ends: list[tuple[float, Identity]] = []
+        """A heap of the ends of records that do not run; of some, a former end stands here too."""
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         """See `Store.commit`."""
@@ -50,14 +66,19 @@ class MemoryStore:
             answers: list[Answer | Exception] = []
             for operation in operations:
                 found = self._records.get(operation.identity)
-                answers.append(self._keep(operation.identity, decide(operation, found, now)))
+                decision = decide(operation, found, now, self._since)
+                answers.append(self._keep(operation.identity, found, decision))
             return answers
 
-    def look(self, identity: Identity) -> Record | None:
+    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
         """See `Store.look`."""
         with self._lock:
             record = self._records.get(identity)
-            return None if record is None else as_seen(record, self._clock())
+            return None if record is None else as_seen(record, self._clock(), by_retry=by_retry)
+
+    def since(self, ttl: float) -> tuple[float, float]:
+        """See `Store.since`."""
+        return self._since, self._clock()
 
     def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
         """Refuse: there is no database to take part in."""
@@ -76,23 +97,35 @@ class MemoryStore:
         with self._lock:
             found = self._records.get(identity)
             decision = decide_resolve(found, outcome, self._clock(), ttl)
-            return self._keep(identity, decision) == Kept()
+            return self._keep(identity, found, decision) == Kept()
 
     def forget(self, identity: Identity) -> bool:
         """See `Store.forget`."""
         with self._lock:
-            decision = decide_forget(self._records.get(identity), self._clock())
-            return self._keep(identity, decision) == Kept()
+            found = self._records.get(identity)
+            decision = decide_forget(found, self._clock())
+            return self._keep(identity, found, decision) == Kept()
 
-    def sweep(self, limit: int = 500) -> int:
-        """See `Store.sweep`."""
+    def sweep(
+        self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
+    ) -> int:
+        """See `Store.sweep`. Its clock does not jump, and it has one sweeper."""
         with self._lock:
             now = self._clock()
-            over = (each for each, record in self._records.items() if is_expired(record, now))
-            dropped = list(islice(over, limit))
-            for identity in dropped:
-                del self._records[identity]
-            return len(dropped)
+            changed = 0
+            over = [each for each in self._running if self._records[each].expires_at <= now]
+            for identity in over[:limit]:
+                record = self._records[identity]
+                kept = Decision(Kept(), decide_sweep(record, now, unknown_ttl))
+                self._keep(identity, record, kept)
+                changed += 1
+            while self._ends and self._ends[0][0] <= now and changed < limit:
+                _, identity = heappop(self._ends)
+                found = self._records.get(identity)
+                if found is not None and is_expired(found, now):
+                    del self._records[identity]
+                    changed += 1
+            return changed
 
     def counts(self) -> Counts:
         """See `Store.counts`."""
@@ -101,11 +134,20 @@ class MemoryStore:
     def close(self) -> None:
         """Do nothing: what was recorded stays for the next ledger on this store."""
 
-    def _keep(self, identity: Identity, decision: Decision) -> Answer:
-        if decision.record is None:
-            self._records.pop(identity, None)
+    def _keep(self, identity: Identity, found: Record | None, decision: Decision) -> Answer:
+        record = decision.record
+        if record is found:
+            return decision.answer
+        if record is None:
+            del self._records[identity]
+            self._running.discard(identity)
+            return decision.answer
+        self._records[identity] = record
+        if record.state is State.RUNNING:
+            self._running.add(identity)
         else:
-            self._records[identity] = decision.record
+            self._running.discard(identity)
+            heappush(self._ends, (record.expires_at, identity))
         return decision.answer
 
 

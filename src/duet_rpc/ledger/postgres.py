@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from ..errors import StoreUnavailable, UsageError
 from .faults import Fault, Watch, unavailable
 from .machine import (
+    ALWAYS,
     Answer,
     Busy,
     Claim,
@@ -36,6 +37,7 @@ from .machine import (
     decide_claim,
     decide_forget,
     decide_resolve,
+    must_have_record,
 )
 from .postgres_line import Line
 from .postgres_pool import (
@@ -49,22 +51,28 @@ from .postgres_pool import (
     refusal,
 )
 from .postgres_rows import (
+    CUT_OFF,
     DROP,
     LOAD,
+    LOCK_UPKEEP,
     MIGRATIONS,
     NOW,
     PUT,
+    SET_UPKEEP,
+    SHIFT,
     SWAP,
     SWEEP,
+    UPKEEP_NOW,
     drop_values,
     loaded,
     statement,
     swap_values,
 )
 from .postgres_transaction import BlockingPostgresTransaction, PostgresTransaction, begin
-from .rows import COLUMNS, seen_state, to_row
+from .rows import COLUMNS, UPKEEP, alive, seen_state, to_row
 from .steps import drive
-from .store import Capabilities, Counts, NotBegun
+from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from .upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
 
 _ADVISORY_LOCK = 0x64756574
 """Keeps two processes from migrating at once: "duet" as a number."""
@@ -146,10 +154,15 @@ class PostgresStore:
             answers[index] = answer
         return [answers[index] for index in range(len(operations))]
 
-    def look(self, identity: Identity) -> Record | None:
+    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
         """See `Store.look`."""
         row = self._query(LOAD, identity)
-        return as_seen(*loaded(row[0])) if row else None
+        return as_seen(*loaded(row[0]), by_retry=by_retry) if row else None
+
+    def since(self, ttl: float) -> tuple[float, float]:
+        """See `Store.since`."""
+        since, *_, now = self._query(UPKEEP_NOW, ())[0]
+        return since, now
 
     def begin(self, claim: Claim, patience: float) -> BlockingPostgresTransaction | NotBegun:
         """See `Store.begin`."""
@@ -185,7 +198,7 @@ class PostgresStore:
     def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
         """See `Store.records`."""
         query = (
-            f"SELECT {', '.join(COLUMNS)}, {NOW} FROM duet_commands WHERE expires_at > {NOW}"
+            f"SELECT {', '.join(COLUMNS)}, {NOW} FROM duet_commands WHERE {alive(NOW)}"
             f" AND (%(state)s::text IS NULL OR {seen_state(NOW)} = %(state)s)"
             " ORDER BY created_at LIMIT %(limit)s"
         )
@@ -208,17 +221,19 @@ class PostgresStore:
         answer = self._on_connection(lambda line: _change(line, identity, decide_forget))
         return answer == Kept()
 
-    def sweep(self, limit: int = 500) -> int:
+    def sweep(
+        self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
+    ) -> int:
         """See `Store.sweep`."""
         return self._on_connection(
-            lambda line: line.execute(SWEEP, (limit,)).rowcount, timeouts=_LONG
+            lambda line: _sweep(line, limit, unknown_ttl, clocks), timeouts=_LONG
         )
 
     def counts(self) -> Counts:
         """See `Store.counts`."""
         query = (
             f"SELECT {seen_state(NOW)} AS seen, count(*), min(created_at) FROM duet_commands"
-            f" WHERE expires_at > {NOW} GROUP BY seen"
+            f" WHERE {alive(NOW)} GROUP BY seen"
         )
         rows = self._query(query, (), timeouts=_LONG)
         return Counts(
@@ -379,7 +394,11 @@ def _apply(line: Line, operations: Sequence[Operation]) -> list[Answer | Excepti
 def _settle(line: Line, operation: Operation) -> Answer:
     """Answer an operation whose statement changed nothing: by what stands there instead."""
     if isinstance(operation, Claim):
-        return _change(line, operation.identity, partial(decide_claim, operation))
+        since = ALWAYS
+        if must_have_record(operation):
+            [(since, *_)] = line.execute(UPKEEP_NOW).fetchall()
+        decide = partial(decide_claim, operation, since=since)
+        return _change(line, operation.identity, decide)
     row = line.execute(LOAD, operation.identity).fetchone()
     return Fenced(None if row is None else loaded(row)[0])
 
@@ -405,6 +424,32 @@ def _change(
             return answer
 
 
+def _sweep(line: Line, limit: int, unknown_ttl: float, clocks: Clocks | None) -> int:
+    if clocks is None:
+        return _take_step(line, Drop(), _now(line), limit, unknown_ttl)
+    with line.transaction():
+        row = line.execute(LOCK_UPKEEP).fetchone()
+        if row is None:
+            return 0
+        upkeep, now = Upkeep(*row[:-1]), row[-1]
+        step = plan_step(upkeep, clocks, now)
+        if isinstance(step, Leave):
+            return 0
+        changed = _take_step(line, step, now, limit, unknown_ttl)
+        kept = after_step(upkeep, clocks, step, now, changed == limit)
+        line.execute(SET_UPKEEP, [getattr(kept, name) for name in UPKEEP])
+        return changed
+
+
+def _take_step(line: Line, step: Shift | Drop, now: float, limit: int, unknown_ttl: float) -> int:
+    values = {"now": now, "limit": limit, "unknown_ttl": unknown_ttl}
+    if isinstance(step, Shift):
+        values |= {"after": step.after, "until": step.until, "by": step.by}
+        return line.execute(SHIFT, values).rowcount
+    cut_off = line.execute(CUT_OFF, values).rowcount
+    return cut_off + line.execute(SWEEP, values | {"limit": limit - cut_off}).rowcount
+
+
 def _now(line: Line) -> float:
     row = line.execute(f"SELECT {NOW}").fetchone()
     assert row is not None, "a clock always answers"
@@ -423,6 +468,7 @@ def _migrate(line: Line) -> None:
         if _is_missing(line, "duet_schema"):
             line.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
             line.execute("INSERT INTO duet_schema VALUES (0)")
+            version = 1  # unless the other table is missing too
         else:
             [(version,)] = line.execute("SELECT version FROM duet_schema").fetchall()
         if version > len(MIGRATIONS):

@@ -7,19 +7,34 @@ leaves the question open, and the store answers it by reading the record and ask
 from collections.abc import Sequence
 from typing import Any
 
-from .machine import Claim, Finish, Operation, Record, Release, Renew
+from .machine import (
+    ALWAYS,
+    Claim,
+    Finish,
+    Operation,
+    Record,
+    Release,
+    Renew,
+    must_have_record,
+    remembers,
+)
 from .postgres_line import Statement
-from .rows import COLUMNS, from_row, schema, to_row
+from .rows import COLUMNS, IS_CUT_OFF, UPKEEP, add_upkeep, from_row, schema, to_row
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 SAME = "principal = %s AND method = %s AND key = %s"
 LOAD = f"SELECT {', '.join(COLUMNS)}, {NOW} FROM duet_commands WHERE {SAME}"
-INSERT = f"""
+UPKEEP_NOW = f"SELECT {', '.join(UPKEEP)}, {NOW} FROM duet_schema"
+_INSERT = f"""
     INSERT INTO duet_commands ({", ".join(COLUMNS)})
     SELECT %s, %s, %s, %s, %s, 'running', (clock.now * 1000)::bigint, %s, 1, %s,
         clock.now + %s, clock.now, NULL, clock.now + %s, NULL
-    FROM (SELECT {NOW} AS now) AS clock
+    FROM (SELECT {NOW} AS now) AS clock"""
+INSERT = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING token"
+INSERT_IF_KNOWN = f"""{_INSERT}
+    WHERE (SELECT since FROM duet_schema) <= clock.now - %s
     ON CONFLICT DO NOTHING RETURNING token"""
+"""The claim of a retry: it runs only if the store would have a record of the first try."""
 PUT = f"""
     INSERT INTO duet_commands ({", ".join(COLUMNS)}) VALUES ({", ".join(["%s"] * len(COLUMNS))})
     ON CONFLICT DO NOTHING"""
@@ -41,16 +56,35 @@ DROP = f"""
     DELETE FROM duet_commands
     WHERE {SAME} AND token = %s AND owner = %s AND state = %s AND lease_until = %s
     AND expires_at = %s"""
+SET_UPKEEP = f"UPDATE duet_schema SET ({', '.join(UPKEEP)}) = (%s, %s, %s, %s, %s)"
+LOCK_UPKEEP = f"{UPKEEP_NOW} FOR UPDATE SKIP LOCKED"
+"""Finds no row while another process is in a step of its own sweep."""
+
+
+def _some(where: str) -> str:
+    """Write the condition for a bounded number of rows, found by the index on their end."""
+    return f"""ctid = ANY (ARRAY(
+        SELECT ctid FROM duet_commands WHERE {where}
+        ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
+
+
+CUT_OFF = f"""
+    UPDATE duet_commands SET state = 'unknown', expires_at = %(now)s + %(unknown_ttl)s
+    WHERE {_some("expires_at <= %(now)s")} AND {IS_CUT_OFF}"""
 SWEEP = f"""
-    DELETE FROM duet_commands WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM duet_commands WHERE expires_at <= {NOW}
-        LIMIT %s FOR UPDATE SKIP LOCKED))"""
+    DELETE FROM duet_commands WHERE {_some("expires_at <= %(now)s")} AND NOT {IS_CUT_OFF}"""
+SHIFT = f"""
+    UPDATE duet_commands SET expires_at = expires_at + %(by)s
+    WHERE {_some("expires_at > %(after)s AND expires_at <= %(until)s")}"""
+
+_LONGER_THAN_ANY = 1e12
 
 MIGRATIONS = (
     (
         schema(blob="bytea", integer="bigint", real="float8", suffix=""),
         "CREATE INDEX duet_commands_expire ON duet_commands (expires_at)",
     ),
+    add_upkeep(add="ADD COLUMN IF NOT EXISTS", real="float8", now=NOW),
 )
 """The statements that lead to each version of the schema; a released one is never edited."""
 
@@ -62,12 +96,15 @@ def _numbered(query: str) -> bytes:
 
 
 _CLAIM, _RENEW, _FINISH, _RELEASE = map(_numbered, (INSERT, RENEW, FINISH, RELEASE))
+_CLAIM_IF_KNOWN = _numbered(INSERT_IF_KNOWN)
 
 
 def statement(operation: Operation) -> Statement:
     """Write an operation as a statement that returns its token if it took effect."""
     match operation:
         case Claim():
+            if must_have_record(operation):
+                return _CLAIM_IF_KNOWN, (*insert_values(operation), unseen_for(operation))
             return _CLAIM, insert_values(operation)
         case Renew(identity, token, owner, lease, unknown_ttl):
             return _RENEW, (lease, lease + unknown_ttl, *identity, token, owner)
@@ -89,6 +126,18 @@ def insert_values(claim: Claim) -> Sequence[Any]:
         claim.lease,
         claim.lease + claim.unknown_ttl,
     )
+
+
+def insertion(claim: Claim) -> tuple[str, Sequence[Any]]:
+    """Give the statement that claims a command with no record, and its values."""
+    if must_have_record(claim):
+        return INSERT_IF_KNOWN, (*insert_values(claim), unseen_for(claim))
+    return INSERT, insert_values(claim)
+
+
+def unseen_for(claim: Claim) -> float:
+    """Tell how long the store must have remembered for a missing record to mean anything."""
+    return claim.command.age if remembers(claim, 0.0, ALWAYS) else _LONGER_THAN_ANY
 
 
 def swap_values(old: Record, new: Record) -> Sequence[Any]:

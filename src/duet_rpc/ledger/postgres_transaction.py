@@ -13,9 +13,10 @@ from psycopg import errors
 
 from ..errors import OutcomeUnknown, StoreUnavailable, UsageError
 from .faults import Fault, unavailable
-from .machine import Busy, Claim, Claimed, Replay, decide_claim
+from .machine import Busy, Claim, Claimed, Record, Replay, decide_claim, must_have_record
 from .postgres_pool import Pool, ServerSilent, dispose, do, is_fault, refusal
-from .postgres_rows import FINISH, INSERT, LOAD, SWAP, insert_values, loaded, swap_values
+from .postgres_rows import FINISH, LOAD, PUT, SWAP, UPKEEP_NOW, insertion, loaded, swap_values
+from .rows import to_row
 from .steps import drive
 from .store import NotBegun
 
@@ -139,20 +140,30 @@ async def _begin_on(
     # we do not wait for a server that is gone.
     connection.deadline = time.monotonic() + pool.timeout + patience
     await do(connection.execute(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}"))
+    record: Record | None
     while True:
-        cursor = await do(connection.execute(INSERT, insert_values(claim)))
+        cursor = await do(connection.execute(*insertion(claim)))
         inserted = await do(cursor.fetchone())
         if inserted is not None:
             token = inserted[0]
             break
         cursor = await do(connection.execute(LOAD, claim.identity))
         row = await do(cursor.fetchone())
-        if row is None:
+        if row is not None:
+            record, now = loaded(row)
+            answer, kept = decide_claim(claim, record, now)
+        elif must_have_record(claim):
+            record = None
+            cursor = await do(connection.execute(UPKEEP_NOW))
+            since, *_, now = await do(cursor.fetchone())
+            answer, kept = decide_claim(claim, None, now, since)
+        else:
             continue  # released or swept this very moment
-        record, now = loaded(row)
-        answer, kept = decide_claim(claim, record, now)
+        if record is None and isinstance(answer, Claimed):
+            continue
         if kept is not None and kept is not record:
-            cursor = await do(connection.execute(SWAP, swap_values(record, kept)))
+            change = (PUT, to_row(kept)) if record is None else (SWAP, swap_values(record, kept))
+            cursor = await do(connection.execute(*change))
             if cursor.rowcount == 0:
                 continue  # somebody else was faster
         if isinstance(answer, Claimed):

@@ -2,8 +2,8 @@
 
 Each operation is a script, so that it is applied as a whole and by the server's clock; a group of
 them is one pipeline. The common case is decided in the script, by token and owner; what it leaves
-open is read back and decided by the machine. Records expire by themselves: there is nothing to
-sweep.
+open is read back and decided by the machine. Records that have an outcome expire by themselves;
+only runs that were cut off are swept.
 
 It is as durable as the server is told to be: without the append-only file a restart forgets, and a
 failover to a replica may lose what was answered last.
@@ -33,6 +33,7 @@ from ..errors import StoreUnavailable, UsageError
 from .faults import Fault, Watch, unavailable
 from .forks import forget_in_children
 from .machine import (
+    ALWAYS,
     Answer,
     Claim,
     Claimed,
@@ -47,21 +48,28 @@ from .machine import (
     decide_claim,
     decide_forget,
     decide_resolve,
+    must_have_record,
 )
 from .memory import count
 from .redis_scripts import (
+    BEGIN,
     LOAD,
     PREFIX,
     SCRIPTS,
+    STORE,
     SWAP,
+    SWEEP,
+    UPKEEP,
     Call,
     key_of,
     loaded,
     packed,
     script,
+    slack,
     swap_values,
 )
-from .store import Capabilities, Counts, NotBegun, Transaction
+from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from .upkeep import Clocks
 
 T = TypeVar("T")
 
@@ -102,6 +110,7 @@ class RedisStore:
         self.idle: list[Any] = []
         forget_in_children(self)
         self._capabilities: Capabilities | None = None
+        self._has_begun = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,6 +133,9 @@ class RedisStore:
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         """See `Store.commit`."""
+        if not self._has_begun:
+            self._one((BEGIN, STORE, ()))
+            self._has_begun = True
         calls = [script(operation) for operation in operations]
         try:
             replies = self._twice(lambda: self._run(calls))
@@ -137,10 +149,14 @@ class RedisStore:
             for operation, reply in zip(operations, replies, strict=True)
         ]
 
-    def look(self, identity: Identity) -> Record | None:
+    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
         """See `Store.look`."""
         found, now = self._load(key_of(identity))
-        return None if found is None else as_seen(found, now)
+        return None if found is None else as_seen(found, now, by_retry=by_retry)
+
+    def since(self, ttl: float) -> tuple[float, float]:
+        """See `Store.since`."""
+        return self._upkeep(slack(ttl))
 
     def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
         """Refuse: there is no transaction that a handler could take part in."""
@@ -160,9 +176,14 @@ class RedisStore:
         """See `Store.forget`."""
         return self._change(identity, decide_forget) == Kept()
 
-    def sweep(self, limit: int = 500) -> int:
-        """Do nothing: the server drops records when their time is over."""
-        return 0
+    def sweep(
+        self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
+    ) -> int:
+        """See `Store.sweep`. The server drops what is finished when its time is over."""
+        if clocks is not None:
+            self._upkeep(slack(clocks.ttl))
+        values = (limit, unknown_ttl, unknown_ttl + slack(unknown_ttl))
+        return int(self._one((SWEEP, STORE, values)))
 
     def counts(self) -> Counts:
         """See `Store.counts`. Reads every record there is."""
@@ -182,7 +203,11 @@ class RedisStore:
         if not isinstance(operation, Claim):
             return Fenced(loaded(*reply)[0])
         try:
-            return self._change(operation.identity, partial(decide_claim, operation))
+            since = ALWAYS
+            if must_have_record(operation):
+                since, _ = self._upkeep(slack(operation.ttl))
+            decide = partial(decide_claim, operation, since=since)
+            return self._change(operation.identity, decide)
         except Exception as error:
             return error
 
@@ -196,18 +221,25 @@ class RedisStore:
             answer, kept = decide(found, now)
             if kept is found:
                 return answer
-            call = (SWAP, key, swap_values(found, kept))
-            [reply] = self._twice(partial(self._run, [call]))
-            if isinstance(reply, Exception):
-                raise refusal(reply)
-            if reply == 1:
+            if self._one((SWAP, key, swap_values(found, kept, now))) == 1:
                 return answer
 
     def _load(self, key: str) -> tuple[Record | None, float]:
-        [reply] = self._twice(lambda: self._run([(LOAD, key, ())]))
+        return loaded(*self._one((LOAD, key, ())))
+
+    def _upkeep(self, unseen: float) -> tuple[float, float]:
+        """Look at the clock; return since when the store remembers, and the time.
+
+        It begins anew if its clock was not looked at for longer than `unseen` seconds.
+        """
+        since, now = self._one((UPKEEP, STORE, (unseen,)))
+        return float(since), float(now)
+
+    def _one(self, call: Call) -> Any:
+        [reply] = self._twice(lambda: self._run([call]))
         if isinstance(reply, Exception):
             raise refusal(reply)
-        return loaded(*reply)
+        return reply
 
     def _all(self) -> Iterator[Record]:
         keys = self._twice(lambda: list(self._client.scan_iter(f"{PREFIX}*", count=1000)))

@@ -2,6 +2,11 @@
 
 A script returns a number if it did what it is for, and else the record that it found (a flat list
 of fields and values) and the server's time. Fractions travel as text: Lua would cut them off.
+
+The server drops a key by its wall clock, whatever that is set to. So a running command has no time
+to live: a sorted set holds its key by the end of its record, and a sweep makes it an unknown one.
+What has its outcome lives a little longer than it has to, which bears small steps of the clock;
+after a large one the store is young again, and retries that find nothing are of unknown outcome.
 """
 
 from collections.abc import Sequence
@@ -18,20 +23,33 @@ from .machine import (
     Release,
     Renew,
     State,
+    must_have_record,
 )
 
 Call = tuple[str, str, Sequence[Any]]
 """A script's digest, the key of its record and its values."""
 
 PREFIX = "duet:command:"
+STORE = "duet:store"
+"""The key of what the store keeps about itself."""
 
 _CLOCK = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local function text(number) return string.format('%.6f', number) end
 local function at(seconds) return text(now + tonumber(seconds)) end
-local function live(seconds)
-    redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil(tonumber(seconds) * 1000)))
+local RUNNING = 'duet:running'
+local function run(key, until_)
+    redis.call('PERSIST', key)
+    redis.call('ZADD', RUNNING, until_, key)
+end
+local function live(key, seconds)
+    redis.call('ZREM', RUNNING, key)
+    redis.call('PEXPIRE', key, math.max(1, math.ceil(tonumber(seconds) * 1000)))
+end
+local function drop(key)
+    redis.call('ZREM', RUNNING, key)
+    redis.call('DEL', key)
 end
 local function found() return {redis.call('HGETALL', KEYS[1]), text(now)} end
 """
@@ -45,25 +63,25 @@ redis.call('HSET', KEYS[1], 'principal', ARGV[1], 'method', ARGV[2], 'key', ARGV
     'fingerprint', ARGV[4], 'promise', ARGV[5], 'state', 'running', 'token', token,
     'owner', ARGV[6], 'attempts', '1', 'correlation_id', ARGV[7], 'lease_until', at(ARGV[8]),
     'created_at', text(now), 'expires_at', at(ARGV[9]))
-live(ARGV[9])
+redis.call('ZADD', RUNNING, at(ARGV[9]), KEYS[1])
 return tonumber(token)""",
     "renew": """
 local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state')
 if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] ~= 'running' then return found() end
 redis.call('HSET', KEYS[1], 'lease_until', at(ARGV[3]), 'expires_at', at(ARGV[4]))
-live(ARGV[4])
+run(KEYS[1], at(ARGV[4]))
 return 1""",
     "finish": """
 local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state')
 if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] == 'done' then return found() end
 redis.call('HSET', KEYS[1], 'state', 'done', 'outcome', ARGV[3], 'finished_at', text(now),
     'expires_at', at(ARGV[4]))
-live(ARGV[4])
+live(KEYS[1], ARGV[5])
 return 1""",
     "release": """
 local old = redis.call('HMGET', KEYS[1], 'owner', 'state')
 if old[1] ~= ARGV[1] or old[2] ~= 'running' then return found() end
-redis.call('DEL', KEYS[1])
+drop(KEYS[1])
 return 1""",
     # First what tells the record that was read from any other version of it, then the new one.
     "swap": """
@@ -71,12 +89,47 @@ local old = redis.call('HMGET', KEYS[1], 'token', 'owner', 'state', 'lease_until
 for index = 1, 5 do
     if (old[index] or '') ~= ARGV[index] then return 0 end
 end
-redis.call('DEL', KEYS[1])
-if #ARGV > 6 then
-    redis.call('HSET', KEYS[1], unpack(ARGV, 7))
-    redis.call('PEXPIREAT', KEYS[1], math.ceil(tonumber(ARGV[6]) * 1000))
+drop(KEYS[1])
+if #ARGV > 7 then
+    redis.call('HSET', KEYS[1], unpack(ARGV, 8))
+    if ARGV[6] == 'running' then
+        run(KEYS[1], ARGV[7])
+    else
+        live(KEYS[1], tonumber(ARGV[7]) - now)
+    end
 end
 return 1""",
+    # Since when the store remembers. A clock that no one has looked at for too long may have
+    # jumped, and then keys may have been dropped before their time.
+    "upkeep": """
+local old = redis.call('HMGET', KEYS[1], 'since', 'seen_at')
+local since = old[1]
+if not since or tonumber(since) > now or now - tonumber(old[2]) > tonumber(ARGV[1]) then
+    since = text(now)
+end
+redis.call('HSET', KEYS[1], 'since', since, 'seen_at', text(now))
+return {since, text(now)}""",
+    "begin": """
+if redis.call('EXISTS', KEYS[1]) == 0 then
+    redis.call('HSET', KEYS[1], 'since', text(now), 'seen_at', text(now))
+end
+return 1""",
+    "sweep": """
+local over = redis.call('ZRANGEBYSCORE', RUNNING, '-inf', text(now), 'LIMIT', 0, ARGV[1])
+for _, key in ipairs(over) do
+    local old = redis.call('HMGET', key, 'state', 'promise', 'expires_at')
+    if old[1] ~= 'running' then
+        redis.call('ZREM', RUNNING, key)
+    elseif tonumber(old[3]) > now then
+        redis.call('ZADD', RUNNING, old[3], key)
+    elseif old[2] == 'retry-safe' then
+        drop(key)
+    else
+        redis.call('HSET', key, 'state', 'unknown', 'expires_at', at(ARGV[2]))
+        live(key, ARGV[3])
+    end
+end
+return #over""",
 }
 
 _DIGESTS = {
@@ -86,6 +139,12 @@ _DIGESTS = {
 SCRIPTS = {_DIGESTS[name]: _CLOCK + source for name, source in _SOURCES.items()}
 """The sources by the digest under which the server knows them."""
 LOAD, SWAP = _DIGESTS["load"], _DIGESTS["swap"]
+BEGIN, UPKEEP, SWEEP = _DIGESTS["begin"], _DIGESTS["upkeep"], _DIGESTS["sweep"]
+
+
+def slack(ttl: float) -> float:
+    """Tell how much longer than it has to a record stays, and how far a clock may jump unseen."""
+    return min(ttl / 10, 3600.0)
 
 
 def key_of(identity: Identity) -> str:
@@ -108,6 +167,8 @@ def script(operation: Operation) -> Call:
     """Write an operation as a script's digest, its key and its values."""
     key = key_of(operation.identity)
     match operation:
+        case Claim() if must_have_record(operation):
+            return LOAD, key, ()  # the machine decides
         case Claim(command, owner, lease, unknown_ttl):
             values = (
                 *operation.identity,
@@ -122,16 +183,16 @@ def script(operation: Operation) -> Call:
         case Renew(_, token, owner, lease, unknown_ttl):
             return _DIGESTS["renew"], key, (token, owner, lease, lease + unknown_ttl)
         case Finish(_, token, owner, outcome, ttl):
-            return _DIGESTS["finish"], key, (token, owner, outcome, ttl)
+            return _DIGESTS["finish"], key, (token, owner, outcome, ttl, ttl + slack(ttl))
         case Release(_, owner):
             return _DIGESTS["release"], key, (owner,)
 
 
-def swap_values(old: Record | None, new: Record | None) -> Sequence[Any]:
+def swap_values(old: Record | None, new: Record | None, now: float) -> Sequence[Any]:
     """Give the values of `SWAP`: it writes the new record only where the old one still stands."""
     values = [""] * 5 if old is None else _version(old)
     if new is None:
-        return [*values, ""]
+        return [*values, "", ""]
     fields = {
         **dict(zip(("principal", "method", "key"), new.identity, strict=True)),
         "fingerprint": new.fingerprint,
@@ -148,7 +209,10 @@ def swap_values(old: Record | None, new: Record | None) -> Sequence[Any]:
         "outcome": new.outcome,
     }
     pairs = [part for pair in fields.items() if pair[1] is not None for part in pair]
-    return [*values, _text(new.expires_at), *pairs]
+    end = new.expires_at
+    if new.state is not State.RUNNING:
+        end += slack(end - now)
+    return [*values, new.state.value, _text(end), *pairs]
 
 
 def loaded(fields: Sequence[bytes], now: bytes) -> tuple[Record | None, float]:

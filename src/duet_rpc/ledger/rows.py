@@ -22,6 +22,10 @@ COLUMNS = (
     "expires_at",
     "outcome",
 )
+UPKEEP = ("since", "swept_at", "swept_by", "gap_end", "gap")
+"""The columns of the one row of `duet_schema` that a store keeps about itself."""
+IS_CUT_OFF = "(state = 'running' AND promise <> 'retry-safe')"
+"""Which rows whose time is over become unknown; the others go. See `machine.decide_sweep`."""
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM duet_commands"
 
 
@@ -30,6 +34,29 @@ def seen_state(now: str) -> str:
     return (
         f"CASE WHEN state = 'running' AND promise <> 'retry-safe' AND lease_until <= {now}"
         " THEN 'unknown' ELSE state END"
+    )
+
+
+def alive(now: str) -> str:
+    """Write the SQL that finds the rows whose time is not over; that of a running one never is."""
+    return f"(expires_at > {now} OR state = 'running')"
+
+
+def add_upkeep(*, add: str, real: str, now: str) -> tuple[str, ...]:
+    """Write the statements that give a store without it what it keeps about itself.
+
+    It began with the oldest command that it holds, or just now.
+    """
+    return (
+        *(
+            f"ALTER TABLE duet_schema {add} {name} {real} NOT NULL DEFAULT 0"
+            for name in UPKEEP
+            if name != "swept_by"
+        ),
+        f"ALTER TABLE duet_schema {add} swept_by text NOT NULL DEFAULT ''",
+        f"""
+        UPDATE duet_schema SET swept_at = {now},
+        since = (SELECT coalesce(min(created_at), {now}) FROM duet_commands)""",
     )
 
 

@@ -31,7 +31,7 @@ from .machine import (
     decide_forget,
     decide_resolve,
 )
-from .rows import SELECT, from_row, seen_state
+from .rows import SELECT, alive, from_row, seen_state
 from .sqlite_file import (
     Patience,
     delete,
@@ -39,14 +39,19 @@ from .sqlite_file import (
     is_busy,
     is_fault,
     load,
+    load_upkeep,
     open_file,
     refusal,
     save,
+    save_upkeep,
+    since_for,
+    take_step,
     which,
 )
 from .sqlite_group import IS_POSSIBLE, apply_together
 from .sqlite_transaction import Guests, SqliteTransaction
-from .store import Capabilities, Counts, NotBegun
+from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from .upkeep import Clocks, Drop, Leave, after_step, plan_step
 
 
 class SqliteStore:
@@ -106,11 +111,16 @@ class SqliteStore:
             # One of them cannot be applied: find out which, and spare the others.
             return [answer for each in operations for answer in self.commit([each])]
 
-    def look(self, identity: Identity) -> Record | None:
+    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
         """See `Store.look`."""
         with self._read() as connection:
             record = load(connection, identity)
-        return None if record is None else as_seen(record, self._clock())
+        return None if record is None else as_seen(record, self._clock(), by_retry=by_retry)
+
+    def since(self, ttl: float) -> tuple[float, float]:
+        """See `Store.since`."""
+        with self._read() as connection:
+            return load_upkeep(connection).since, self._clock()
 
     def begin(self, claim: Claim, patience: float) -> SqliteTransaction | NotBegun:
         """Open a transaction for a handler; it keeps every other writer of the file waiting."""
@@ -120,7 +130,7 @@ class SqliteStore:
         """See `Store.records`."""
         now = self._clock()
         query = (
-            f"{SELECT} WHERE expires_at > :now"
+            f"{SELECT} WHERE {alive(':now')}"
             f" AND (:state IS NULL OR {seen_state(':now')} = :state)"
             " ORDER BY created_at LIMIT :limit"
         )
@@ -144,20 +154,27 @@ class SqliteStore:
             decision = decide_forget(found, self._clock())
             return _keep(connection, identity, found, decision) == Kept()
 
-    def sweep(self, limit: int = 500) -> int:
+    def sweep(
+        self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
+    ) -> int:
         """See `Store.sweep`."""
-        query = "SELECT principal, method, key FROM duet_commands WHERE expires_at <= ? LIMIT ?"
+        now = self._clock()
         with self._write() as connection:
-            over = connection.execute(query, (self._clock(), limit)).fetchall()
-            for principal, method, key in over:
-                delete(connection, Identity(principal, method, key))
-        return len(over)
+            if clocks is None:
+                return take_step(connection, Drop(), now, limit, unknown_ttl)
+            upkeep = load_upkeep(connection)
+            step = plan_step(upkeep, clocks, now)
+            if isinstance(step, Leave):
+                return 0
+            changed = take_step(connection, step, now, limit, unknown_ttl)
+            save_upkeep(connection, after_step(upkeep, clocks, step, now, changed == limit))
+            return changed
 
     def counts(self) -> Counts:
         """See `Store.counts`."""
         query = (
             f"SELECT {seen_state(':now')} AS seen, count(*), min(created_at) FROM duet_commands"
-            " WHERE expires_at > :now GROUP BY seen"
+            f" WHERE {alive(':now')} GROUP BY seen"
         )
         with self._read() as connection:
             rows = connection.execute(query, {"now": self._clock()}).fetchall()
@@ -202,7 +219,7 @@ class SqliteStore:
             if self._writer is not None and which(self._path) != self._written:
                 self._drop_writer()
             if self._writer is None:
-                self._writer = open_file(self._path, self._patience.seconds)
+                self._writer = open_file(self._path, self._patience.seconds, self._clock)
                 self._written = which(self._path)
             self._writer.execute("BEGIN IMMEDIATE")
             if self._patience.seconds < self._patience.full:
@@ -218,7 +235,7 @@ class SqliteStore:
             if self._reader is not None and which(self._path) != self._read_from:
                 self._drop_reader()
             if self._reader is None:
-                self._reader = open_file(self._path, self._patience.seconds)
+                self._reader = open_file(self._path, self._patience.seconds, self._clock)
                 self._read_from = which(self._path)
             if has_tables(self._reader):
                 return self._reader
@@ -248,7 +265,8 @@ class SqliteStore:
 
     def _apply(self, connection: sqlite3.Connection, operation: Operation) -> Answer:
         found = load(connection, operation.identity)
-        decision = decide(operation, found, self._clock())
+        since = since_for(connection, operation)
+        decision = decide(operation, found, self._clock(), since)
         return _keep(connection, operation.identity, found, decision)
 
 

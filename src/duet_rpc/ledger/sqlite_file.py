@@ -4,12 +4,14 @@ import logging
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import StoreUnavailable, UsageError
 from .faults import Fault, unavailable
-from .machine import Identity, Record
-from .rows import COLUMNS, SELECT, from_row, schema, to_row
+from .machine import ALWAYS, Claim, Identity, Operation, Record, must_have_record
+from .rows import COLUMNS, IS_CUT_OFF, SELECT, UPKEEP, add_upkeep, from_row, schema, to_row
+from .upkeep import Drop, Shift, Upkeep
 
 log = logging.getLogger("duet_rpc.ledger")
 
@@ -21,6 +23,7 @@ _MIGRATIONS = (
         schema(blob="blob", integer="integer", real="real", suffix=" WITHOUT ROWID"),
         "CREATE INDEX duet_commands_expire ON duet_commands (expires_at)",
     ),
+    add_upkeep(add="ADD COLUMN", real="real", now=":now"),
 )
 """The statements that lead to each version of the schema; a released one is never edited."""
 
@@ -28,6 +31,25 @@ _SAME = "principal = ? AND method = ? AND key = ?"
 _LOAD = f"{SELECT} WHERE {_SAME}"
 _SAVE = f"INSERT OR REPLACE INTO duet_commands VALUES ({', '.join('?' * len(COLUMNS))})"
 _DELETE = f"DELETE FROM duet_commands WHERE {_SAME}"
+_UPKEEP = f"SELECT {', '.join(UPKEEP)} FROM duet_schema"
+_SET_UPKEEP = f"UPDATE duet_schema SET ({', '.join(UPKEEP)}) = (?, ?, ?, ?, ?)"
+
+
+def _some(where: str) -> str:
+    """Write the condition for a bounded number of rows, found by the index on their end."""
+    same = "principal, method, key"
+    some = f"SELECT {same} FROM duet_commands WHERE {where} ORDER BY expires_at LIMIT :limit"
+    return f"({same}) IN ({some})"
+
+
+_OVER = _some("expires_at <= :now")
+_CUT_OFF = f"""
+    UPDATE duet_commands SET state = 'unknown', expires_at = :now + :unknown_ttl
+    WHERE {_OVER} AND {IS_CUT_OFF}"""
+_DROP = f"DELETE FROM duet_commands WHERE {_OVER} AND NOT {IS_CUT_OFF}"
+_SHIFT = f"""
+    UPDATE duet_commands SET expires_at = expires_at + :by
+    WHERE {_some("expires_at > :after AND expires_at <= :until")}"""
 
 
 class Patience:
@@ -50,7 +72,10 @@ class Patience:
 
 
 def open_file(
-    path: Path, timeout: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+    path: Path,
+    timeout: float,
+    clock: Callable[[], float],
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> sqlite3.Connection:
     """Connect to a file whose tables are there and current. Transactions are begun by hand."""
     connection = sqlite3.connect(
@@ -58,7 +83,7 @@ def open_file(
     )
     try:
         _choose_journal(connection, timeout)
-        _migrate(connection)
+        _migrate(connection, clock)
     except BaseException:
         sqlite3.Connection.close(connection)
         raise
@@ -103,6 +128,36 @@ def save(connection: sqlite3.Connection, record: Record) -> None:
 def delete(connection: sqlite3.Connection, identity: Identity) -> None:
     """Remove a record."""
     connection.execute(_DELETE, identity)
+
+
+def since_for(connection: sqlite3.Connection, operation: Operation) -> float:
+    """Tell since when the file remembers, if the operation has to know."""
+    if isinstance(operation, Claim) and must_have_record(operation):
+        return load_upkeep(connection).since
+    return ALWAYS
+
+
+def load_upkeep(connection: sqlite3.Connection) -> Upkeep:
+    """Read what the file keeps about itself."""
+    return Upkeep(*connection.execute(_UPKEEP).fetchone())
+
+
+def save_upkeep(connection: sqlite3.Connection, upkeep: Upkeep) -> None:
+    """Write what the file keeps about itself."""
+    values = (getattr(upkeep, name) for name in UPKEEP)
+    connection.execute(_SET_UPKEEP, tuple(values))
+
+
+def take_step(
+    connection: sqlite3.Connection, step: Shift | Drop, now: float, limit: int, unknown_ttl: float
+) -> int:
+    """Take one step of a sweep; return how many rows it changed."""
+    values = {"now": now, "limit": limit, "unknown_ttl": unknown_ttl}
+    if isinstance(step, Shift):
+        values |= {"after": step.after, "until": step.until, "by": step.by}
+        return connection.execute(_SHIFT, values).rowcount
+    cut_off = connection.execute(_CUT_OFF, values).rowcount
+    return cut_off + connection.execute(_DROP, values | {"limit": limit - cut_off}).rowcount
 
 
 def is_busy(error: BaseException) -> bool:
@@ -156,7 +211,7 @@ def _choose_journal(connection: sqlite3.Connection, timeout: float) -> None:
             time.sleep(0.01)
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
     if _version(connection) == len(_MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -169,9 +224,10 @@ def _migrate(connection: sqlite3.Connection) -> None:
         connection.execute("DROP TABLE IF EXISTS duet_schema")
         connection.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
         connection.execute("INSERT INTO duet_schema VALUES (0)")
+        version = int(has_tables(connection))  # it may be that one of the two was dropped
     for statements in _MIGRATIONS[version:]:
         for statement in statements:
-            connection.execute(statement)
+            connection.execute(statement, {"now": clock()} if ":now" in statement else ())
     connection.execute("UPDATE duet_schema SET version = ?", (len(_MIGRATIONS),))
     connection.execute("COMMIT")
 

@@ -12,7 +12,16 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from .machine import Answer, Claim, Claimed, Finish, Kept, Operation, decide_claim
+from .machine import (
+    Answer,
+    Claim,
+    Claimed,
+    Finish,
+    Kept,
+    Operation,
+    decide_claim,
+    must_have_record,
+)
 from .rows import COLUMNS, to_row
 
 T = TypeVar("T")
@@ -50,7 +59,7 @@ def apply_together(
     """Apply claims and finishes; None, and nothing changed, if one of them needs a closer look."""
     claims = [each for each in operations if isinstance(each, Claim)]
     finishes = [each for each in operations if isinstance(each, Finish)]
-    if len(claims) + len(finishes) < len(operations):
+    if len(claims) + len(finishes) < len(operations) or any(map(must_have_record, claims)):
         return None
     records = [decide_claim(claim, None, now).record for claim in claims]
     rows = [to_row(record) for record in records if record is not None]

@@ -27,6 +27,7 @@ from .sqlite_file import (
     open_file,
     refusal,
     save,
+    since_for,
     which,
 )
 from .store import NotBegun
@@ -167,7 +168,8 @@ class Guests:
                 connection = self._open()
                 self._lock_file(connection, give_up)
             found = load(connection, claim.identity)
-            answer, record = decide_claim(claim, found, self._clock())
+            since = since_for(connection, claim)
+            answer, record = decide_claim(claim, found, self._clock(), since)
             if isinstance(answer, Claimed):
                 assert record is not None, "a claim leaves a record"
                 connection.execute(f"SAVEPOINT {_FENCE} {_OURS}")
@@ -199,7 +201,7 @@ class Guests:
 
     def look_again(self, record: Record) -> Record | None:
         """Read a record by a connection that had no part in what went wrong."""
-        connection = open_file(self._path, self._patience.seconds)
+        connection = open_file(self._path, self._patience.seconds, self._clock)
         try:
             return load(connection, record.identity)
         finally:
@@ -221,7 +223,7 @@ class Guests:
         if which(self._path) != self._file:
             self._drop()
         if self._connection is None:
-            connection = open_file(self._path, self._patience.seconds, Guest)
+            connection = open_file(self._path, self._patience.seconds, self._clock, Guest)
             assert isinstance(connection, Guest), "the factory makes guests"
             connection.watch()
             if self._prepare is not None:

@@ -27,6 +27,10 @@ from .machine import (
     State,
     Unknown,
 )
+from .upkeep import Clocks
+
+UNKNOWN_TTL = 7 * 86400.0
+"""How long commands of unknown outcome are kept, unless a ledger is told otherwise."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -112,8 +116,17 @@ class Store(Protocol):
         operation. Raises `StoreUnavailable` if none could be applied.
         """
 
-    def look(self, identity: Identity) -> Record | None:
-        """Read a record as it stands now; None if there is none or its time is over."""
+    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
+        """Read a record as it stands now; None if there is none or its time is over.
+
+        A retry is shown what is still there of a record whose time is over.
+        """
+
+    def since(self, ttl: float) -> tuple[float, float]:
+        """Tell since when no record was lost that lives for `ttl`, and what time it is.
+
+        Both by the store's own clock.
+        """
 
     def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
         """Open a transaction for a handler, or say why not.
@@ -130,8 +143,15 @@ class Store(Protocol):
     def forget(self, identity: Identity) -> bool:
         """Drop a record, so that its key can be used anew. Refuses (False) while a run is alive."""
 
-    def sweep(self, limit: int = 500) -> int:
-        """Drop records whose time is over, at most `limit` of them; return how many."""
+    def sweep(
+        self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
+    ) -> int:
+        """Take one step of a sweep; return how many records it changed, at most `limit`.
+
+        Records whose time is over are dropped; those of runs that were cut off become unknown, for
+        `unknown_ttl`. With `clocks`, those of a sweeper, the wall clock is not trusted blindly
+        and sweepers take turns (see `upkeep`); without, an operator says that it is right.
+        """
 
     def counts(self) -> Counts:
         """Count the records by state."""
