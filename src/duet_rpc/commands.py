@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Commands:
     """Runs the commands of a server through one ledger."""
 
-    def __init__(self, open_ledger: "Callable[[], Ledger]") -> None:
+    def __init__(self, open_ledger: "Callable[[], Ledger]", *, checks: bool = False) -> None:
         self._open_ledger = open_ledger
+        self._checks = checks
         self._opened: Ledger | None = None
         self._lock = threading.Lock()
         self.on_open: Callable[[], object] = lambda: None
@@ -41,6 +42,14 @@ class Commands:
                     self.on_open()
                     self._opened = self._open_ledger()
         return self._opened
+
+    def begin(self) -> None:
+        """Have it logged at the start if the store cannot be used; the server starts all the same.
+
+        Never waits.
+        """
+        if self._checks:
+            self.ledger.check()
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""

@@ -155,10 +155,14 @@ _DRIVER_CONNECTIONS = {
 }
 
 
-def is_transaction(hint: Any) -> bool:
-    """Tell whether a parameter with this hint wants the transaction (no driver is imported)."""
+def transaction_type(hint: Any) -> str | None:
+    """Name the connection that a parameter with this hint wants (no driver is imported).
+
+    Empty if any will do, as with `Transaction`; None if it wants no transaction at all.
+    """
     hint = getattr(hint, "__origin__", hint)
     if hint is Transaction:
-        return True
+        return ""
     package = getattr(hint, "__module__", "").partition(".")[0]
-    return (package, getattr(hint, "__name__", "")) in _DRIVER_CONNECTIONS
+    name = getattr(hint, "__name__", "")
+    return f"{package}.{name}" if (package, name) in _DRIVER_CONNECTIONS else None

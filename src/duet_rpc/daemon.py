@@ -254,6 +254,8 @@ def run_daemon(
         max_header_bytes=policy.max_header_bytes,
     )
     logs.begin(__version__)
+    if commands is not None:
+        commands.begin()
     if os.isatty(channel.read_fd):
         logs.note("info", "waiting for messages from this terminal; Ctrl-D ends")
 

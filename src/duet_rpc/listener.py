@@ -116,6 +116,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._workers = Workers()
         self._budget = Budget(max_queued_bytes)
+        self._commands = commands
         if commands is not None:
             commands.on_open = logs.adopt
         # Before the daemon's own, which describe what is served.
@@ -143,6 +144,8 @@ class Listener:
         path = getattr(self.address, "path", "")
         shown = f"unix:{os.path.basename(path)}" if path else self.address
         self._logs.note("info", "listening", address=shown)
+        if self._commands is not None:
+            self._commands.begin()
         if self._watch is not None:
             self._watch.begin()
         self._accept()

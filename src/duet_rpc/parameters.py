@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc import surrogates
 from duet_rpc.collector import LARGE, decode_large
-from duet_rpc.context import Context, is_transaction
+from duet_rpc.context import Context, transaction_type
 from duet_rpc.errors import InvalidParams, UsageError
 from duet_rpc.messages import SHALLOW, shallow_json
 from duet_rpc.params import KEY, META
@@ -61,6 +61,7 @@ class Parameters:
         rest_name: str | None,
         context: str | None,
         transaction: str | None,
+        connection: str,
         returns: Any,
         takes_key: bool,
         ignore_unknown: bool,
@@ -73,6 +74,8 @@ class Parameters:
         """The hint of `*args`, or UNSET."""
         self.context = context
         self.transaction = transaction
+        self.connection = connection
+        """The type of connection that the transaction is asked for by, or empty for any."""
         self.returns = returns
         self.call = call
         self.call_message = call_message
@@ -255,6 +258,7 @@ def _read(
     listed: list[Parameter] = []
     rest: Any = UNSET
     rest_name = context = transaction = None
+    connection = ""
     arguments: list[str] = []
     nestings: dict[str, float] = {}
     for name, kind, default in _signature(handler, method):
@@ -266,8 +270,8 @@ def _read(
             )
         if hint is Context or Context in get_args(hint):
             context, value = name, "ctx"
-        elif is_transaction(hint):
-            transaction, value = name, "tx"
+        elif (wanted := transaction_type(hint)) is not None:
+            transaction, connection, value = name, wanted, "tx"
         else:
             nestings[name] = _check_parameter(name, hint, method)
             if kind == "*":
@@ -300,6 +304,7 @@ def _read(
         rest_name=rest_name,
         context=context,
         transaction=transaction,
+        connection=connection,
         returns=returns,
         takes_key=takes_key,
         ignore_unknown=ignore_unknown,

@@ -10,7 +10,7 @@ from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.promise import Promise
-from duet_rpc.service import Service
+from duet_rpc.service import Method, Service
 
 if TYPE_CHECKING:
     from socket import socket
@@ -244,8 +244,25 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
     for method in service:
         if method.promise is not None:
             ledger.require(method.promise)
+            _check_connection(method, ledger.store)
     _try_file(ledger)
-    return Commands(lambda: ledger)
+    return Commands(lambda: ledger, checks=True)
+
+
+def _check_connection(method: Method, store: "Store") -> None:
+    """Refuse a transaction that is asked for by the connection of another store."""
+    parameters = method.parameters
+    able = store.capabilities
+    kind, given = "def", able.connection
+    if method.is_async:
+        kind, given = "async def", able.async_connection
+    if not parameters.connection or not given or parameters.connection == given:
+        return
+    raise UsageError(
+        f"{method.name}: {parameters.transaction} is annotated {parameters.connection}, but"
+        f" {type(store).__name__} gives a transactional {kind} the {given} of its own database;"
+        f" write {parameters.transaction}: {given}, or duet_rpc.Transaction for either"
+    )
 
 
 def _try_file(ledger: "Ledger") -> None:

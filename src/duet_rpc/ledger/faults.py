@@ -53,9 +53,11 @@ def is_silence(error: BaseException) -> bool:
 
 def explain(error: BaseException) -> str:
     """Say in one line of the log why a store could not be used."""
-    detail: str = str(error)
-    if isinstance(error, StoreUnavailable) and isinstance(error.data, dict):
-        detail = error.data.get("detail", error.message)
+    if not isinstance(error, StoreUnavailable):
+        return f"{Fault.FAILED.value} ({describe_type(error)})"
+    detail: str = error.message
+    if isinstance(error.data, dict):
+        detail = error.data.get("detail", detail)
     cause = error.__cause__
     while isinstance(cause, StoreUnavailable):  # a group's failure is raised by each of its callers
         cause = cause.__cause__

@@ -5,6 +5,7 @@ leaves the flight itself to `conduct`. It raises the refusals of the contract (`
 `InProgress`, `OutcomeUnknown`, `StoreUnavailable`); whatever the handler did comes back as bytes.
 """
 
+import logging
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InProgress, KeyReused, RpcError, UsageError
 from .conduct import Conductor, in_progress
+from .faults import explain
 from .flights import Flights
 from .group import Group
 from .heart import Heart
@@ -24,6 +26,8 @@ from .running import Ran, Run
 from .steps import BlockingSteps, Steps, Work, drive
 from .store import UNKNOWN_TTL, Capabilities, Store
 from .sweeper import SWEEP_ROWS, Sweeper
+
+log = logging.getLogger("duet_rpc.ledger")
 
 if TYPE_CHECKING:
     from .aio import LoopSteps
@@ -66,6 +70,10 @@ class Ledger:
         self._blocking = BlockingSteps(self._group)
         self._on_loop: LoopSteps | None = None
         self._lock = threading.Lock()
+        # One that has to be asked for what it can do is one to wait for.
+        able = getattr(type(store), "capabilities", None)
+        self._is_at_hand = isinstance(able, Capabilities) and not able.waits
+        self._checking: threading.Thread | None = None
 
     def run(
         self, command: Command, work: Callable[[Run], Ran], *, deadline: float | None = None
@@ -103,6 +111,18 @@ class Ledger:
                 " use SQLite or PostgreSQL, or declare another promise"
             )
 
+    def check(self) -> None:
+        """Ask the store something, and log it if that fails. Returns at once: a thread asks."""
+        if self._checking is None and not self._is_at_hand:
+            self._checking = threading.Thread(target=self._check, name="duet-check", daemon=True)
+            self._checking.start()
+
+    def _check(self) -> None:
+        try:
+            self.store.look(Identity("", "", ""))
+        except Exception as error:
+            log.warning("the command store cannot be used: %s", explain(error))
+
     def outcome(self, principal: str, method: str, key: str, *, age: float = 0.0) -> Record | None:
         """Tell what became of a command; None if nothing did. Blocks.
 
@@ -132,6 +152,8 @@ class Ledger:
         """End the background threads and give back the store's connections. Idempotent."""
         self._heart.close()
         self._sweeper.close()
+        if self._checking is not None:
+            self._checking.join(timeout=1.0)  # it must not open what is closed below
         if self._on_loop is not None:
             self._on_loop.close()
         self.store.close()
@@ -189,8 +211,5 @@ class Ledger:
 
             with self._lock:
                 if self._on_loop is None:
-                    # One that has to be asked for what it can do is one to wait for.
-                    able = getattr(type(self.store), "capabilities", None)
-                    waits = able.waits if isinstance(able, Capabilities) else True
-                    self._on_loop = LoopSteps(self._group, store_waits=waits)
+                    self._on_loop = LoopSteps(self._group, store_waits=not self._is_at_hand)
         return self._on_loop

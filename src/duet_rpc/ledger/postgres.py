@@ -123,6 +123,8 @@ class PostgresStore:
         transactional=True,
         durable=True,
         note="as durable as the server's synchronous_commit and its standbys make it",
+        connection="psycopg.Connection",
+        async_connection="psycopg.AsyncConnection",
     )
 
     def __init__(self, url: str, *, max_transactions: int = 16, timeout: float = 5.0):

@@ -63,7 +63,11 @@ class SqliteStore:
     """
 
     capabilities = Capabilities(
-        transactional=True, durable=True, note="for one machine; not on a network disk"
+        transactional=True,
+        durable=True,
+        note="for one machine; not on a network disk",
+        connection="sqlite3.Connection",
+        async_connection="sqlite3.Connection",
     )
 
     def __init__(

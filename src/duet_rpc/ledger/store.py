@@ -41,6 +41,10 @@ class Capabilities(Struct, frozen=True):
     note: str = ""
     waits: bool = True
     """Its methods may keep a thread waiting; where they do not, an event loop calls them itself."""
+    connection: str = ""
+    """The type of connection that a transactional `def` is given, by its full name."""
+    async_connection: str = ""
+    """The same for an `async def`."""
 
 
 class Counts(Struct, frozen=True):
