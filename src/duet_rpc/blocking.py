@@ -200,8 +200,8 @@ class Client:
     ) -> Any:
         """Call a method, once: after a loss nobody knows whether it happened.
 
-        `on_progress` is told the news that the server sends, each of which starts the timeout
-        again, up to `total_timeout`. Whichever thread reads at the moment tells it.
+        `on_progress` is called with the progress that the server sends, each of which starts the
+        timeout again, up to `total_timeout`. It is called on this thread, before the call returns.
         """
         if timeout == USUAL and returns is Any and on_progress is None and total_timeout is None:
             expected = self._caller.usual

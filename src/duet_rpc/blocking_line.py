@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
 
 import msgspec
 
@@ -40,8 +39,6 @@ class Line:
         """Why there is no connection any more; None until one was lost."""
         self.closed = False
         self.counted = ClientStats()
-        self.news: deque[tuple[Reply, Any]] = deque()
-        """Progress that somebody wants to be told, once the lock is free."""
         self.leader: Reply | None = None
         """Whose thread reads for all, or is being woken to."""
         self.polled: BlockingHost | None = None
@@ -327,13 +324,15 @@ class Line:
                     if self._handed_in:
                         self._send_handed_in()
                 continue
-            if self.news:
-                self._tell_news()
+            if reply.progressed is not None:
+                self._report_progress(reply)
             if not passed_gate and reply in self.waiting and not reply.done:
                 self._follow(reply)
             passed_gate = False
             # The lead comes to nobody who is settled; so this needs no lock.
             if reply.done and self.leader is not reply:
+                if reply.progressed is not None:  # it came with the answer
+                    self._report_progress(reply)
                 return
             with self.lock:
                 reads_on = self._go_on(reply)
@@ -341,8 +340,8 @@ class Line:
     def _go_on(self, reply: Reply, ready: list[tuple[int, int]] = NOTHING) -> BlockingHost | None:
         """Deal with what the leader has waited for; return what to read on for all from here.
 
-        That is None if somebody else reads, or if there is nothing more to wait for, or news to
-        tell. The lock is held.
+        That is None if another thread reads, or if there is nothing more to wait for, or progress
+        to report. The lock is held.
         """
         try:
             host = self.host
@@ -358,7 +357,7 @@ class Line:
             if reply.host is not host and reply.host is not None:
                 # Nearly always it has been told. But Ctrl-C may have come just when it was to be.
                 reply.settle(None, copy.copy(reply.host.loss()))
-            if reply.done or self.news:
+            if reply.done or reply.progressed is not None:
                 self._leave(reply)
                 return None
             left = reply.deadline - monotonic()
@@ -468,14 +467,14 @@ class Line:
             self.host.connection.calls.forget(reply.id, tell_peer=True)
             self._sent(self.host)
 
-    def _tell_news(self) -> None:
-        while self.news:
+    def _report_progress(self, reply: Reply) -> None:
+        """Report the progress of a call to its caller, on the caller's own thread and in order."""
+        on_progress = reply.expected.on_progress
+        assert on_progress is not None, "only then is progress kept"
+        with self.lock:
+            values, reply.progressed = reply.progressed or (), None
+        for value in values:
             try:
-                reply, value = self.news.popleft()
-            except IndexError:
-                return  # another thread was faster
-            assert reply.expected.on_progress is not None, "only then is there news"
-            try:
-                reply.expected.on_progress(value)
+                on_progress(value)
             except Exception as error:
                 self._log.failure("on_progress failed", error, method=reply.method)

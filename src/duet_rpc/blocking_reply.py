@@ -60,6 +60,8 @@ class Reply(Struct, eq=False):
     decode: Decode | None = None
     """What makes a value of a raw result; None if its value comes."""
     done: bool = False
+    progressed: list[Any] | None = None
+    """Progress that its thread has still to report, oldest first."""
     _result: Any = None
     _error: Exception | None = None
 
@@ -82,12 +84,17 @@ class Reply(Struct, eq=False):
                 self._line.waiting.pop(self, None)
 
     def progress(self, value: Any) -> None:
-        """Take news of the call; the lock is held, so whoever wants them is told later."""
+        """Take progress of the call. The lock is held, so its own thread reports it, later."""
         if self.expected.on_progress is None:
             return  # it asked for none; a number of the server's own is like its id
         if self.expected.timeout is not None:
             self.deadline = min(monotonic() + self.expected.timeout, self.ends)
-        self._line.news.append((self, value))
+        if self.progressed is None:
+            self.progressed = []
+        self.progressed.append(value)
+        if self.gate is not None and self in self._line.waiting:
+            self.gate.open()
+            self._line.waiting.pop(self, None)  # not before: Ctrl-C may come
 
     def cancel(self) -> bool:
         """Stop waiting, and tell the server; False if the answer is there."""

@@ -18,7 +18,7 @@ from duet_rpc.blocking import Client
 from duet_rpc.blocking_reply import Gate
 from duet_rpc.connection import Connection
 from duet_rpc.errors import CallTimeout, ConnectionLost
-from tests.runtime.faces import PATIENCE, Peer, Scripted
+from tests.runtime.faces import PATIENCE, Peer, Scripted, framed
 
 pytestmark = pytest.mark.usefixtures("rpc_no_leaks")
 
@@ -258,6 +258,43 @@ def test_a_call_out_of_the_news_of_another() -> None:
             on_progress=lambda value: inner.append(client.call("inner", timeout=PATIENCE)),
         )
         assert result == "outer" and inner == ["inner"]
+
+
+def test_progress_is_reported_by_the_thread_of_its_call_before_the_call_returns() -> None:
+    # Of two threads one reads for both, and what it reads at once is progress and its answer.
+    rounds, steps = 50, range(5)
+    leads = threading.Event()
+
+    def script(peer: Peer) -> None:
+        leader = peer.request()
+        leads.set()
+        for _ in range(rounds):
+            request = peer.request()
+            token = request["params"]["_meta"]["progressToken"]
+            message = b'{"jsonrpc":"2.0","method":"$/progress","params":{"token":%d,"value":%d}}'
+            progress = b"".join(framed(message % (token, step)) for step in steps)
+            answer = framed(b'{"jsonrpc":"2.0","id":%d,"result":1}' % request["id"])
+            peer.write(progress + answer)
+        peer.answer(leader)
+        peer.read_all()
+
+    with Client(Scripted(script)) as client:
+
+        def work(number: int) -> None:
+            if number == 0:
+                client.call("leader", timeout=PATIENCE)
+                return
+            assert leads.wait(PATIENCE)
+            for _ in range(rounds):
+                seen: list[tuple[Any, Any]] = []
+
+                def report(value: Any, seen: list[tuple[Any, Any]] = seen) -> None:
+                    seen.append((threading.current_thread(), value))
+
+                assert client.call("work", {}, timeout=PATIENCE, on_progress=report) == 1
+                assert seen == [(threading.current_thread(), step) for step in steps]
+
+        in_threads(2, work)
 
 
 def test_an_interrupt_ends_the_wait_and_nothing_else() -> None:
