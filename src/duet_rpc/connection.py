@@ -239,7 +239,8 @@ class Connection:
     def full(self) -> bool:
         """No room in the queue: the host stops reading for a moment, then says `refuse`."""
         queue = self._queue
-        if queue.full or not queue.budget_spent:
+        budget = queue.budget
+        if budget is None or budget.used < budget.limit or queue.full:
             return queue.full
         # Others hold it all. What can start at once needs no room, and what waits behind our own
         # requests is looked at again when one of them ends.
@@ -559,10 +560,11 @@ class Connection:
 
     def finish(self, job: Job, member: bytes) -> None:
         """Take the outcome of a handler; its slot is free. The host then calls `go_on`."""
-        if job.context is not None:
-            job.context.is_over = True
-            if job.context in self._waits:  # a task or thread of the handler's waits on its own
-                self._take_slot_again(job.context)
+        context = job.context
+        if context is not None:
+            context.is_over = True
+            if self._waits and context in self._waits:  # a task or thread of its own waits
+                self._take_slot_again(context)
         self._active -= 1
         self.finished += 1
         if job.id is None:

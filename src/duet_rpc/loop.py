@@ -164,7 +164,10 @@ class LoopHost:
 
     def start(self, job: Job) -> None:
         """Run the handler where its kind runs."""
-        method, member = job.method, None
+        method = job.method
+        if method.inline and not method.is_async:
+            self._run_inline(job)
+            return
         self._running[job] = None
         try:
             if method.timeout is not None:
@@ -172,14 +175,17 @@ class LoopHost:
             if method.is_async:
                 job.running = task = self._loop.create_task(self._run_async(job))
                 task.add_done_callback(partial(self._task_ended, job))
-            elif method.inline:
-                member = self.connection.dispatcher.run(job)
             else:
                 self._lane.run(partial(self._run_in_thread, job), partial(self._no_thread, job))
         except Exception as error:  # a process may have no thread left
-            member = self.connection.dispatcher.not_started(error, job)
-        if member is not None:
-            self._give_back(job, member)
+            self._give_back(job, self.connection.dispatcher.not_started(error, job))
+
+    def _run_inline(self, job: Job) -> None:
+        """Run a handler here and now. It keeps the loop, so no clock could end it in time."""
+        if job.method.timeout is not None:
+            set_deadline(job, self._loop.time())
+        connection = self.connection
+        connection.finish(job, connection.dispatcher.run(job))
 
     def _start_clock(self, job: Job, seconds: float) -> asyncio.TimerHandle:
         set_deadline(job, self._loop.time())
@@ -231,7 +237,7 @@ class LoopHost:
                 self._arrange()
 
     def _give_back(self, job: Job, member: bytes) -> None:
-        """End a job, and with it its hold on a slot; the only place that does."""
+        """End a job of the table, and with it its hold on a slot; the only place that does."""
         timer = self._running.pop(job)
         if timer is not None:
             timer.cancel()

@@ -75,11 +75,6 @@ class RequestQueue:
         """This connection has as much waiting as it may."""
         return len(self.waiting) >= self._max_requests or self._bytes >= self._max_bytes
 
-    @property
-    def budget_spent(self) -> bool:
-        """All connections together have."""
-        return self.budget is not None and self.budget.used >= self.budget.limit
-
     def append(self, waiting: Waiting) -> None:
         """Let something wait behind all others."""
         self.waiting.append(waiting)
