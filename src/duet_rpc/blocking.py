@@ -167,7 +167,7 @@ class Client:
             link,
             self._dispatcher,
             make_framing(
-                self._framing, max_message_bytes=policy.max_message_bytes, keeps_heads=True
+                self._framing, max_message_bytes=policy.max_message_bytes, keeps_ends=True
             ),
             id=f"client-{line.counted.connects}",
             patience=self._timeout,

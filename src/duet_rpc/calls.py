@@ -29,13 +29,15 @@ from duet_rpc.messages import (
     encode_batch,
     encode_notification,
     encode_request,
+    is_balanced,
+    is_deeper_than,
     is_json_text,
     request_around,
     request_form,
     shallow_json,
 )
-from duet_rpc.patterns import pattern
 from duet_rpc.results import Decode, decode_any
+from duet_rpc.unreadable import Glimpse, glimpse
 
 CANCEL = "$/cancelRequest"
 UNMATCHED = "an answer that nobody waits for"
@@ -120,10 +122,9 @@ _encode = msgspec.json.Encoder().encode
 JOIN = 16
 """Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
-_ANSWER_HEAD = (
-    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*,\s*"(?:jsonrpc|result|error)"'
-)
-"""How an answer begins that tells its id first; a request of the server's goes on otherwise."""
+_LOOK = 4096
+"""Bytes at either end of a message that are looked at if it cannot be read."""
+_SETTING = "to take such answers, set policy=replace(SPEC, %s=...)"
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
 
@@ -370,13 +371,65 @@ class Calls:
             self.release_held()
         return True
 
-    def fail_dropped(self, head: bytes, error: RpcError) -> None:
-        """End the call whose answer was dropped unread, if its beginning tells which one it is."""
-        found = pattern(_ANSWER_HEAD).match(head)
-        if found is not None:
-            data = error.data if isinstance(error.data, dict) else {}
-            limit = f" of at most {data['limit']:,} bytes" if "limit" in data else ""
-            self.fail(found[1], f"the answer was dropped: {error.reason}; we take messages{limit}")
+    def fail_unread(self, body: bytes | bytearray, *, too_many: bool = False) -> bool:
+        """End the calls that a message answers which cannot be read; False if it answers none.
+
+        It is not JSON, nests too deep, or is an array of too many items.
+        """
+        if not self.open:
+            return False
+        # Where brackets do not match, the last one need not be the envelope's own.
+        tail = bytes(body[-_LOOK:]) if is_balanced(body) else b""
+        seen = glimpse(bytes(body[:_LOOK]), tail)
+        max_depth = self._wire.max_depth
+        why = "the answer is not JSON in UTF-8"
+        if too_many:
+            why = "the answer is an array of more answers than there are calls"
+        elif is_deeper_than(body, max_depth):
+            why = f"the answer nests deeper than {max_depth}; {_SETTING % 'max_depth'}"
+        return seen is not None and self._fail_all(self._meant(seen), why)
+
+    def fail_dropped(self, fault: Fault) -> None:
+        """End the calls whose answer was dropped unread, as soon as it is clear which they are."""
+        early = glimpse(fault.head)
+        seen = glimpse(fault.head, fault.tail)
+        if early is None or seen is None:
+            return
+        is_clear = early.is_request or (early.is_answer and early.id is not None)
+        if is_clear is bool(fault.tail):
+            return  # what was clear from the beginning has been done then
+        error = fault.error
+        data = error.data if isinstance(error.data, dict) else {}
+        why = f"the answer was dropped: {error.reason}"
+        if "limit" in data:
+            why += f"; we take at most {data['limit']:,} bytes; {_SETTING % 'max_message_bytes'}"
+        self._fail_all(self._meant(seen), why)
+
+    def _meant(self, seen: Glimpse) -> list[int]:
+        """Say which calls an unread message answers; rather none than the wrong ones.
+
+        An array answers the whole batch that one of its ids belongs to. Where no id is seen, it is
+        the only batch, or the only call, that is on its way.
+        """
+        if seen.is_request:
+            return []
+        sent = self.open.keys() - self._held_ids.keys()
+        batches = [found for ids, _ in self._batches if (found := [i for i in ids if i in sent])]
+        if seen.id is not None:
+            id = int(seen.id) if seen.id.isdigit() and len(seen.id) <= _MAX_DIGITS else 0
+            if id not in sent or not (seen.is_answer or len(sent) == 1):
+                return []
+            return next((ids for ids in batches if seen.is_array and id in ids), [id])
+        if seen.is_array and batches:
+            return batches[0] if len(batches) == 1 else []
+        return list(sent) if len(sent) == 1 else []
+
+    def _fail_all(self, ids: list[int], why: str) -> bool:
+        for id in ids:
+            self.open.pop(id).settle(None, InvalidAnswer(why))
+        if ids and self._held:
+            self.release_held()
+        return bool(ids)
 
     def _take_out(self, id: bytes) -> Waiter | None:
         # Our ids are plain integers; one spelled in another way is not ours. Python refuses to read

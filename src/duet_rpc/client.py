@@ -244,7 +244,7 @@ class Client:
             link.channel,
             self._dispatcher,
             make_framing(
-                self._framing, max_message_bytes=policy.max_message_bytes, keeps_heads=True
+                self._framing, max_message_bytes=policy.max_message_bytes, keeps_ends=True
             ),
             workers=self._workers,
             id=f"client-{self._counted.connects}",

@@ -36,6 +36,7 @@ from duet_rpc.messages import (
     NULL,
     Batch,
     Invalid,
+    Message,
     Notification,
     Request,
     Response,
@@ -422,13 +423,29 @@ class Connection:
             limit = max(limit, self.calls.most_answers)
         message = decode(body, self.max_depth, limit)
         self._last_was_broken = type(message) is Invalid and isinstance(message.error, ParseError)
+        if self._open_calls and self._is_unread_answer(message, body):
+            return
         if type(message) is Batch or type(message) is TooLarge:
             self._take_batch(message, len(body), may_start)
         else:
             assert not isinstance(message, (Batch, TooLarge)), "the union is closed"
             self._take_single(message, len(body), None, may_start)
 
+    def _is_unread_answer(self, message: Message, body: bytes | bytearray) -> bool:
+        """End the calls that a message was to answer, if it cannot be read and that can be told."""
+        too_many = type(message) is TooLarge
+        if not (too_many or self._last_was_broken):
+            return False
+        if not self.calls.fail_unread(body, too_many=too_many):
+            return False
+        self.stats.faults += 1
+        self.note("warn", "an answer cannot be read", None, None)
+        return True
+
     def _take_fault(self, fault: Fault) -> None:
+        if fault.dropped:
+            self.calls.fail_dropped(fault)
+            return
         if fault.stray and self._last_was_broken:
             # The tail of the body that was answered already; the boundary is lost all the same.
             self.lose_boundary()
@@ -437,8 +454,6 @@ class Connection:
         self.note("warn", "bad frame", None, None, reason=fault.error.reason or "cut")
         if self._answers_faults:
             self._answer(encode_error(NULL, fault.error), None)
-        if fault.head:
-            self.calls.fail_dropped(fault.head, fault.error)
         if fault.boundary_lost:
             self.lose_boundary()
 

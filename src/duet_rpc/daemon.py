@@ -252,6 +252,7 @@ def run_daemon(
         framing,
         max_message_bytes=policy.max_message_bytes,
         max_header_bytes=policy.max_header_bytes,
+        keeps_ends=True,
     )
     logs.begin(__version__)
     if commands is not None:

@@ -271,7 +271,10 @@ class ConnectionLost(TransportError):
 
 
 class InvalidAnswer(TransportError):
-    """An answer came that says neither what the result is nor what went wrong."""
+    """An answer came that cannot be used: too deep, too large, no JSON, or of another type.
+
+    Where a limit is the reason, the text names it and the setting that raises it.
+    """
 
 
 class CallTimeout(TransportError, TimeoutError):

@@ -264,11 +264,12 @@ class Listener:
     def _framing(self) -> Framing:
         policy = self._policy
         if self._framing_name == "ndjson":
-            return StrictLines(max_message_bytes=policy.max_message_bytes)
+            return StrictLines(max_message_bytes=policy.max_message_bytes, keeps_ends=True)
         return make_framing(
             self._framing_name,
             max_message_bytes=policy.max_message_bytes,
             max_header_bytes=policy.max_header_bytes,
+            keeps_ends=True,
         )
 
     def _refuse(self, connected: socket.socket) -> None:

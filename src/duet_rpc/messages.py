@@ -175,7 +175,7 @@ def is_json_text(body: bytes | bytearray, max_depth: int) -> bool:
         except UnicodeDecodeError:
             return False
     # A value nested n deep needs 2n bytes, so small bodies need no look at all.
-    return len(body) <= 2 * max_depth or not _deeper_than(body, max_depth)
+    return len(body) <= 2 * max_depth or not is_deeper_than(body, max_depth)
 
 
 SHALLOW = 8
@@ -206,7 +206,14 @@ _NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _LEAF = b"\x01\xff"
 
 
-def _deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
+def is_balanced(body: bytes | bytearray) -> bool:
+    """Tell whether as many brackets close as open, outside of strings that end."""
+    steps = _steps(body)
+    return steps.count(b"\x01") == steps.count(b"\xff")
+
+
+def is_deeper_than(body: bytes | bytearray, max_depth: int) -> bool:
+    """Tell whether a text nests deeper than so many brackets."""
     if not _opens_more_than(body, max_depth):
         return False
     steps = _steps(body)

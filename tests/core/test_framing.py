@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import msgspec
 import pytest
 
 from duet_rpc.errors import InvalidRequest, ParseError
@@ -465,19 +466,31 @@ def test_an_oversize_message_is_refused_as_soon_as_its_header_is_complete() -> N
 
 @pytest.mark.parametrize("size", [101, 256, 257, 1_000])
 @pytest.mark.parametrize("name", ["lsp", "ndjson"])
-def test_a_framing_that_keeps_heads_tells_how_a_dropped_message_began(
+def test_a_framing_that_keeps_ends_tells_how_a_dropped_message_began_and_ended(
     name: Literal["lsp", "ndjson"], size: int
 ) -> None:
-    body = (b'{"id":7,' + b"x" * size)[:size]
+    body = (b'{"id":7,' + b"x" * size)[: size - 8] + b',"id":7}'
     maker = framing(name, max_message_bytes=100)
     data = maker.encode(body) + maker.encode(b"{}")
     for step in (len(data), 1, 7):
-        cut = framing(name, max_message_bytes=100, keeps_heads=True)
-        events = [e for at in range(0, len(data), step) for e in cut.feed(data[at : at + step])]
-        fault, good = events
-        assert isinstance(fault, Fault) and fault.error.reason == "oversize"
-        assert fault.head == (body[:256] if name == "lsp" else body[:100])
-        assert good == b"{}"
+        for kind in (name, "auto"):
+            cut = framing(kind, max_message_bytes=100, keeps_ends=True)
+            events = [e for at in range(0, len(data), step) for e in cut.feed(data[at : at + step])]
+            fault, begun, ended, good = events
+            head = body[:256] if name == "lsp" else body[:100]
+            assert isinstance(fault, Fault) and fault.error.reason == "oversize"
+            assert begun == msgspec.structs.replace(fault, dropped=True, head=head)
+            assert ended == msgspec.structs.replace(begun, tail=body[-256:])
+            assert good == b"{}"
+
+
+def test_what_is_told_of_a_dropped_message_does_not_wait_for_its_end() -> None:
+    cut = framing("lsp", max_message_bytes=100, keeps_ends=True)
+    fault, begun = cut.feed(b"Content-Length: 999999\r\n\r\n" + b"x" * 300)
+    assert isinstance(fault, Fault) and isinstance(begun, Fault)
+    assert (fault.dropped, begun.dropped, begun.tail) == (False, True, b"")
+    assert cut.expire(), "and a frame that is given up has no end"
+    assert cut.feed(b"y" * 999_699 + HeaderFraming.encode(b"{}")) == [b"{}"]
 
 
 def test_a_frame_inside_an_oversize_body_does_not_run() -> None:

@@ -205,13 +205,13 @@ CASES = {
     # Bodies.
     "no JSON": Case(both(says("so what"), says(GOOD)), "good", faults=1),
     "half a body": Case(both(says('{"jsonrpc":"2.0","id":ID,'), says(GOOD)), "good", faults=1),
-    "not a number": Case(says('{"jsonrpc":"2.0","id":ID,"result":NaN}'), CallTimeout, faults=1),
+    "not a number": Case(says('{"jsonrpc":"2.0","id":ID,"result":NaN}'), InvalidAnswer, faults=1),
     "not UTF-8": Case(
-        writes(framed(b'{"jsonrpc":"2.0","id":1,"result":"\xff\xfe"}')), CallTimeout, faults=1
+        writes(framed(b'{"jsonrpc":"2.0","id":1,"result":"\xff\xfe"}')), InvalidAnswer, faults=1
     ),
     "nested too deep": Case(
         says('{"jsonrpc":"2.0","id":ID,"result":' + "[" * 100 + "]" * 100 + "}"),
-        CallTimeout,
+        InvalidAnswer,
         faults=1,
     ),
     "a text alone": Case(both(says('"text"'), says(GOOD)), "good", faults=1),

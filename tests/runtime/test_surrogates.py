@@ -10,6 +10,7 @@ import pytest
 
 from duet_rpc import Client, Context, RpcError, Server, Service
 from duet_rpc.errors import InvalidAnswer, InvalidParams, MethodNotFound
+from duet_rpc.policy import SPEC, replace
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted
 
 HALF = "half \ud83d"
@@ -192,4 +193,17 @@ def test_answers_however_they_are_written(face: Face, answer: bytes, returns: An
     driver = face.open(Scripted(script))
     assert driver.call("x", timeout=PATIENCE, returns=returns) == HALF
     assert driver.stats.faults == 0
+    driver.close()
+
+
+def test_the_depth_of_an_answer_is_bounded_all_the_same(face: Face) -> None:
+    def script(peer: Peer) -> None:
+        peer.answer(peer.request(), rb'["\ud83d",[[[[[[]]]]]]]')
+        peer.answer(peer.request(), rb'["\ud83d",[]]')
+        peer.read_all()
+
+    driver = face.open(Scripted(script), policy=replace(SPEC, max_depth=6))
+    with pytest.raises(InvalidAnswer, match="max_depth"):
+        driver.call("x", timeout=PATIENCE)
+    assert driver.call("x", timeout=PATIENCE) == ["\ud83d", []]
     driver.close()

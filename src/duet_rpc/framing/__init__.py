@@ -6,7 +6,8 @@ Three laws hold in this file:
 
 - Input never raises. Whatever arrives, the next good frame after it comes out.
 - However a stream is cut into reads, the same bodies and faults come out in the same order.
-- Memory follows the bytes that came, not the length that a peer claims. Nothing refused is kept.
+- Memory follows the bytes that came, not the length that a peer claims. Of what is refused at most
+  its ends are kept.
 """
 
 from collections.abc import Sequence
@@ -89,24 +90,28 @@ def framing(
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     max_header_bytes: int = MAX_HEADER_BYTES,
-    keeps_heads: bool = False,
+    keeps_ends: bool = False,
 ) -> Framing:
     """Make the framing of this name; "auto" becomes the one that the peer's first byte shows.
 
-    One that `keeps_heads` tells of a message that it drops when it has seen how it begins, and not
-    before: for whoever waits for answers, and has nothing to say about faults.
+    One that `keeps_ends` tells also how a message that it drops begins and ends, for connections
+    that wait for answers.
     """
     # Imported where they are asked for: nearly every daemon starts with headers.
     if name == "ndjson":
         from duet_rpc.framing.line import LineFraming
 
-        return LineFraming(max_message_bytes=max_message_bytes, keeps_heads=keeps_heads)
+        return LineFraming(max_message_bytes=max_message_bytes, keeps_ends=keeps_ends)
     if name == "auto":
         from duet_rpc.framing.auto import AutoFraming
 
-        return AutoFraming(max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes)
+        return AutoFraming(
+            max_message_bytes=max_message_bytes,
+            max_header_bytes=max_header_bytes,
+            keeps_ends=keeps_ends,
+        )
     return HeaderFraming(
         max_message_bytes=max_message_bytes,
         max_header_bytes=max_header_bytes,
-        keeps_heads=keeps_heads,
+        keeps_ends=keeps_ends,
     )

@@ -22,11 +22,15 @@ class AutoFraming:
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
+        keeps_ends: bool = False,
     ) -> None:
         self._max_message_bytes = max_message_bytes
+        self._keeps_ends = keeps_ends
         self._decided = False
         self._framing: HeaderFraming | LineFraming = HeaderFraming(
-            max_message_bytes=max_message_bytes, max_header_bytes=max_header_bytes
+            max_message_bytes=max_message_bytes,
+            max_header_bytes=max_header_bytes,
+            keeps_ends=keeps_ends,
         )
 
     def encode(self, body: bytes) -> bytes:
@@ -59,7 +63,9 @@ class AutoFraming:
         if not self._decided and (text := data.lstrip(BLANKS)):
             self._decided = True
             if text.startswith((b"{", b"[")):
-                self._framing = LineFraming(max_message_bytes=self._max_message_bytes)
+                self._framing = LineFraming(
+                    max_message_bytes=self._max_message_bytes, keeps_ends=self._keeps_ends
+                )
         return self._framing.feed(data)
 
     def end(self) -> Fault | None:

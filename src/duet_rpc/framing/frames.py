@@ -12,11 +12,11 @@ MAX_HEADER_LINES: Final = 32
 
 
 BLANKS: Final = b" \t\r\n"
-HEAD: Final = 256
-"""Bytes that tell whose answer a message is; nearly all servers write the id before the result."""
+END: Final = 256
+"""Bytes at either end of a message that tell whose answer it is: some servers write the id last."""
 LARGE: Final = 64 * 1024
 """Bytes from which on a body is sent in parts, and read in larger pieces."""
-_END = 16 * 1024
+_JOINED = 16 * 1024
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -28,8 +28,11 @@ class Fault(msgspec.Struct, frozen=True):
     stray: bool = False
     """The bytes directly follow a complete body and start no header. If that body was no JSON, the
     two are one fault, and the body's answer is enough."""
+    dropped: bool = False
+    """The refusal was told before; this tells what the refused message looked like. It comes twice,
+    when the beginning is known and when the end is."""
     head: bytes = b""
-    """How a message began that is dropped, if that was to be kept: whose answer it is."""
+    tail: bytes = b""
 
 
 Event: TypeAlias = bytes | bytearray | Fault
@@ -48,8 +51,8 @@ def in_parts(before: bytes, body: bytes, after: bytes) -> Frame:
 
     What stands around it shares a write with an end of it: a header alone would wake the peer.
     """
-    middle = memoryview(body)[_END:-_END]
-    return before + body[:_END], middle, body[-_END:] + after
+    middle = memoryview(body)[_JOINED:-_JOINED]
+    return before + body[:_JOINED], middle, body[-_JOINED:] + after
 
 
 def refusal(reason: str, detail: str, **numbers: Any) -> Fault:

@@ -9,7 +9,7 @@ import msgspec
 from duet_rpc.errors import InvalidRequest, RpcError
 from duet_rpc.framing.frames import (
     BLANKS,
-    HEAD,
+    END,
     LARGE,
     MAX_HEADER_BYTES,
     MAX_HEADER_LINES,
@@ -56,9 +56,9 @@ class HeaderFraming:
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
-        keeps_heads: bool = False,
+        keeps_ends: bool = False,
     ) -> None:
-        self._keeps_heads = keeps_heads
+        self._keeps_ends = keeps_ends
         self._max_message_bytes = max_message_bytes
         self._max_header_bytes = max_header_bytes
         # What others found good may break a tighter limit; then this framing finds out by itself.
@@ -75,6 +75,9 @@ class HeaderFraming:
         self._body = bytearray()
         self._missing = 0
         self._after_body = False
+        # A body that is skipped: how it ended so far, if that is to be told.
+        self._dropped: Fault | None = None
+        self._tail_end = b""
 
     prefixes = _PLAIN_HEADERS
 
@@ -135,6 +138,7 @@ class HeaderFraming:
         self._state = HeaderFraming._tail if in_body else HeaderFraming._lost
         self._held, self._body = b"", bytearray()
         self._after_body = False
+        self._dropped = None
         return True
 
     def _between(self, data: bytes, at: int, events: list[Event]) -> int:
@@ -235,10 +239,10 @@ class HeaderFraming:
             self._refusal = oversize(limit, length=length)
         self._missing = length
         if self._refusal is not None:
-            if self._keeps_heads and length:
+            events.append(self._refusal)
+            if self._keeps_ends and length:
                 self._state = HeaderFraming._behead
                 return start
-            events.append(self._refusal)
             self._state = HeaderFraming._skip
             return self._skip(data, start, events)
         beginning = data[at : max(start, at + 24)]
@@ -295,23 +299,35 @@ class HeaderFraming:
     def _behead(self, data: bytes, at: int, events: list[Event]) -> int:
         """Keep how a refused body begins, tell of it, and leave the rest to `_skip`."""
         assert self._refusal is not None, "only a refused body has its head cut off"
-        wanted = min(HEAD - len(self._body), self._missing)
+        wanted = min(END - len(self._body), self._missing)
         piece = data[at : at + wanted]
         self._body += piece
         self._missing -= len(piece)
         if len(piece) == wanted:
-            events.append(msgspec.structs.replace(self._refusal, head=bytes(self._body)))
-            self._body = bytearray()
-            self._state = HeaderFraming._skip if self._missing else HeaderFraming._between
+            head, self._body = bytes(self._body), bytearray()
+            self._dropped = msgspec.structs.replace(self._refusal, dropped=True, head=head)
+            self._tail_end = head
+            events.append(self._dropped)
+            self._state = HeaderFraming._skip
+            if not self._missing:
+                self._end_skip(events)
         return at + len(piece)
 
     def _skip(self, data: bytes, at: int, events: list[Event]) -> int:
         """Drop the bytes of a refused body unseen: a frame inside it must not run."""
         stop = min(at + self._missing, len(data))
         self._missing -= stop - at
+        if self._dropped is not None:
+            self._tail_end = (self._tail_end + data[max(at, stop - END) : stop])[-END:]
         if not self._missing:
-            self._state = HeaderFraming._between
+            self._end_skip(events)
         return stop
+
+    def _end_skip(self, events: list[Event]) -> None:
+        if self._dropped is not None:
+            events.append(msgspec.structs.replace(self._dropped, tail=self._tail_end))
+            self._dropped = None
+        self._state = HeaderFraming._between
 
     def _tail(self, data: bytes, at: int, events: list[Event]) -> int:
         """Tell a new frame from the rest of the one that was given up.

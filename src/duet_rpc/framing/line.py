@@ -6,7 +6,7 @@ import msgspec
 
 from duet_rpc.framing.frames import (
     BLANKS,
-    HEAD,
+    END,
     LARGE,
     MAX_MESSAGE_BYTES,
     Event,
@@ -22,10 +22,13 @@ class LineFraming:
     """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing."""
 
     def __init__(
-        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, keeps_heads: bool = False
+        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, keeps_ends: bool = False
     ) -> None:
         self._max_message_bytes = max_message_bytes
-        self._keeps_heads = keeps_heads
+        self._keeps_ends = keeps_ends
+        # A line that is dropped: how it ended so far, if that is to be told.
+        self._dropped: Fault | None = None
+        self._tail = b""
         self._line = bytearray()
         self._dropping = False
         self.started = 0
@@ -61,10 +64,12 @@ class LineFraming:
                 # Copied only where it must be: the line may have megabytes.
                 clean = self._line[-1] not in BLANKS
                 events.append(self._line if clean else self._line.rstrip(BLANKS))
+            self._end_drop(events)
             self._line, self._dropping = bytearray(), False
         for line in lines:
             if len(line) > self._max_message_bytes and self._is_oversize(line.lstrip(BLANKS)):
-                events.append(self._too_long(line.lstrip(BLANKS)))
+                self._drop(line.lstrip(BLANKS), events)
+                self._end_drop(events)
             elif body := line.strip(BLANKS):
                 events.append(body)
         if rest:
@@ -74,20 +79,33 @@ class LineFraming:
     def _extend(self, piece: bytes, events: list[Event]) -> None:
         """Keep a part of a line, unless the line is being dropped or becomes too long by it."""
         if self._dropping:
+            if self._dropped is not None:
+                self._tail = (self._tail + piece[-END:])[-END:]
             return
         if not self._line:
             piece = piece.lstrip(BLANKS)
             self.started += bool(piece)
         self._line += piece
         if self._is_oversize(self._line):
-            events.append(self._too_long(self._line))
+            self._drop(self._line, events)
             self._line, self._dropping = bytearray(), True
 
-    def _too_long(self, line: bytes | bytearray) -> Fault:
+    def _drop(self, line: bytes | bytearray, events: list[Event]) -> None:
+        """Tell that a line is too long, and how it begins."""
         fault = oversize(self._max_message_bytes)
-        # As much as is sure to have come, however the line was cut into reads.
-        head = bytes(line[: min(HEAD, self._max_message_bytes)]) if self._keeps_heads else b""
-        return msgspec.structs.replace(fault, head=head)
+        events.append(fault)
+        if self._keeps_ends:
+            # As much as is sure to have come, however the line was cut into reads.
+            head = bytes(line[: min(END, self._max_message_bytes)])
+            self._dropped = msgspec.structs.replace(fault, dropped=True, head=head)
+            self._tail = bytes(line[-END:])
+            events.append(self._dropped)
+
+    def _end_drop(self, events: list[Event]) -> None:
+        """Tell how a line ended that was too long."""
+        if self._dropped is not None:
+            events.append(msgspec.structs.replace(self._dropped, tail=self._tail))
+            self._dropped = None
 
     def _is_oversize(self, line: bytes | bytearray) -> bool:
         # Whether the CR at the end is half a line end shows only with the next byte.

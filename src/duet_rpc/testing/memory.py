@@ -169,7 +169,9 @@ class MemoryServer:
         host = LoopHost(
             Channel.over(connected),
             self._dispatcher,
-            make_framing(self._framing, max_message_bytes=policy.max_message_bytes),
+            make_framing(
+                self._framing, max_message_bytes=policy.max_message_bytes, keeps_ends=True
+            ),
             workers=self.workers,
             id=f"memory-{len(self.hosts) + 1}",
             closes_on_lost_boundary=True,
