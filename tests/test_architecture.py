@@ -23,6 +23,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     (
         "errors",
         "options",
+        "forks",
         "version",
         "stats",
         "collector",

@@ -18,6 +18,7 @@ from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, check_opt
 from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError
+from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
@@ -139,6 +140,9 @@ class Client:
 
     def _open(self, patience: float | None) -> None:
         line, begun = self._line, time.monotonic()
+        if line.is_copy:
+            raise UsageError(FORKED)
+        tell_in_child(line)
         try:
             if not self._opening.acquire(timeout=-1 if patience is None else max(0.0, patience)):
                 raise line.too_late()

@@ -19,7 +19,8 @@ from duet_rpc.clocks import set_deadline
 from duet_rpc.context import Context
 from duet_rpc.context import Reply as PeerReply
 from duet_rpc.dispatch import Dispatcher, Job
-from duet_rpc.errors import ConnectionLost, DeadlineExceeded
+from duet_rpc.errors import ConnectionLost, DeadlineExceeded, UsageError
+from duet_rpc.forks import FORKED
 from duet_rpc.framing import Framing
 from duet_rpc.results import decoder
 from duet_rpc.threads import LAST_WORDS, ThreadHost
@@ -58,6 +59,12 @@ class BlockingHost(ThreadHost):
         self._link = link
         self._patience = patience
         """Seconds that the server has to read a handler's notification."""
+
+    def forked(self) -> None:
+        """Leave the connection to the parent."""
+        super().forked()
+        self.retired = True
+        self.lost_by = UsageError(FORKED)
 
     @property
     def unsent(self) -> bool:

@@ -22,7 +22,8 @@ from duet_rpc.blocking_reply import Gate, Reply
 from duet_rpc.caller import Item, with_progress_token
 from duet_rpc.clocks import LONG
 from duet_rpc.dispatch import Log
-from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError
+from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
+from duet_rpc.forks import FORKED
 from duet_rpc.stats import ClientStats
 from duet_rpc.workers import Workers
 
@@ -55,6 +56,20 @@ class Line:
         self._unsent: list[Reply] = []
         self._always: Reply | None = None
         self._endings: set[threading.Thread] = set()
+        self.is_copy = False
+        """We are in a forked child, and the connection is the parent's."""
+
+    def forked(self) -> None:
+        """Leave the connection to the parent; none of its threads is here."""
+        self.lock = threading.Lock()
+        self.is_copy = self.closed = True
+        self.host = self.leader = self.polled = None
+        self.lost = UsageError(FORKED)
+        self.waiting = {}
+        self._handed_in.clear()
+        self._unsent = []
+        self._endings = set()
+        self._sends = False
 
     def serve_always(self, always: Reply) -> None:
         """Serve the server's requests although no call waits: as if one always did."""
@@ -65,6 +80,8 @@ class Line:
 
     def close(self) -> None:
         """End the connection; open calls fail. Blocks until everything is given back."""
+        if self.is_copy:
+            return
         with self.lock:
             self.closed = True
             host = self.host

@@ -29,6 +29,7 @@ from duet_rpc.caller import (
 from duet_rpc.calls import JOIN, UNMATCHED, encode_params
 from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import CallTimeout, ConnectionLost, InvalidAnswer, RpcError, UsageError
+from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
@@ -164,6 +165,8 @@ class Client:
         self._unmarked = 0
         """The first call that this turn of the loop has sent."""
         self._counted = ClientStats()
+        self._is_copy = False
+        """We are in a forked child, and the connection is the parent's."""
         self._context = contextvars.Context()
         self._loop: asyncio.AbstractEventLoop
 
@@ -201,8 +204,16 @@ class Client:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
+    def forked(self) -> None:
+        """Leave the connection to the parent."""
+        self._is_copy = self._closed = True
+        self._host = self._opening = self._expiry = None
+
     async def open(self) -> None:
         """Connect. `async with` does it; afterwards only needed to connect anew by hand."""
+        if self._is_copy:
+            raise UsageError(FORKED)
+        tell_in_child(self)
         if self._closed:
             raise UsageError("this client is closed; make a new one")
         if self._host is not None:
@@ -276,6 +287,8 @@ class Client:
 
     async def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
+        if self._is_copy:
+            return
         self._closed = True
         if self._opening is not None:
             await asyncio.wait([self._opening])
@@ -437,6 +450,8 @@ class Client:
     @property
     def _unreachable(self) -> Exception | None:
         """Why there is no connection and will be none; None if one can be made."""
+        if self._is_copy:
+            raise UsageError(FORKED)
         if self._lost is None and not self._counted.connects:
             raise UsageError("this client is not connected; use `async with`")
         if self._closed or not self._reconnect:

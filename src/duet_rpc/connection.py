@@ -674,6 +674,12 @@ class Connection:
             self._release(job.id, waiting)
             self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), waiting.place)
 
+    def forked(self, leave: Callable[[BaseException | None], object]) -> None:
+        """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
+        self.dispatcher.leave = leave
+        self.baton.clear()  # so a handler that runs inline finds that it is gone, and asks the host
+        self.drop_queued()
+
     def drop_queued(self) -> None:
         """The peer is gone: what waits is not started, and its room is free for others."""
         self._queue.clear()

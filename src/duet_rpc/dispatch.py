@@ -169,6 +169,8 @@ class Dispatcher:
         self.log: Log = log if log is not None else Silence()
         self._ledger = ledger
         self._unnumbered = 0
+        self.leave: Callable[[BaseException | None], object] | None = None
+        """Set in a forked child: ends it, because its handler has ended and we serve nobody."""
         self.spent: Any = None
         """The last large message that was answered. To free it takes as long as to read its answer,
         so whoever has sent the answer does that then."""
@@ -267,8 +269,16 @@ class Dispatcher:
         """Run a `def` to its end; never raises."""
 
         def work(transaction: Any) -> bytes:
-            parameters = job.method.parameters
-            return result_member(parameters.call(job.bound.values, job.context, transaction))
+            call = job.method.parameters.call
+            try:
+                result = call(job.bound.values, job.context, transaction)
+            except BaseException as error:
+                if self.leave is not None:
+                    self.leave(error)
+                raise
+            if self.leave is not None:
+                self.leave(None)
+            return result_member(result)
 
         try:
             if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
@@ -281,8 +291,16 @@ class Dispatcher:
         """Run an `async def` to its end; never raises."""
 
         async def work(transaction: Any) -> bytes:
-            parameters = job.method.parameters
-            return result_member(await parameters.call(job.bound.values, job.context, transaction))
+            call = job.method.parameters.call
+            try:
+                result = await call(job.bound.values, job.context, transaction)
+            except BaseException as error:
+                if self.leave is not None:
+                    self.leave(error)
+                raise
+            if self.leave is not None:
+                self.leave(None)
+            return result_member(result)
 
         try:
             if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
@@ -293,6 +311,8 @@ class Dispatcher:
 
     def failure(self, error: BaseException, job: Job, text: str = "handler failed") -> RpcError:
         """Turn what a handler raised into the error that its caller may see."""
+        if self.leave is not None:
+            self.leave(None if isinstance(error, Unserializable) else error)
         if isinstance(error, RpcError) and not (error.from_peer and error.code in RESERVED_CODES):
             if (wrong := misuse(error)) is not None:
                 text = f"{text}: {wrong}"
@@ -361,6 +381,8 @@ class Dispatcher:
             return None
         try:
             message.call()
+            if self.leave is not None:
+                self.leave(None)
         except BaseException as error:
             job = Job(None, message.served, Bound(None), None, None, None, connection_id)
             self.failure(error, job)

@@ -20,6 +20,7 @@ from duet_rpc.commands import Commands
 from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.dispatch import Dispatcher
 from duet_rpc.errors import Overloaded
+from duet_rpc.forks import tell_in_child
 from duet_rpc.framing import Framing, check_framing
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import Logs
@@ -137,6 +138,15 @@ class Listener:
         self._accepting = False
         self._parting: set[_Parting] = set()
         self._refused = 0
+        self._is_copy = False
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Leave the socket and its file to the parent; the connections see to themselves."""
+        self._is_copy = True
+        self._accepting = False
+        self._file = None
+        self._listening.close()
 
     def begin(self) -> None:
         """Start to accept."""
@@ -157,7 +167,7 @@ class Listener:
 
     def remove_file(self) -> None:
         """Take the address away, so that nobody new comes; idempotent, any thread."""
-        if isinstance(self.address, UnixTarget):
+        if isinstance(self.address, UnixTarget) and not self._is_copy:
             remove_unix(self.address.path, self._file)
 
     async def end(self, seconds: float) -> bool:
@@ -165,6 +175,8 @@ class Listener:
 
         Return whether every handler has ended within the time.
         """
+        if self._is_copy:
+            return True
         self._pause()
         self.remove_file()
         self._listening.close()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from duet_rpc.context import Context
 from duet_rpc.dispatch import Log, Silence
 from duet_rpc.errors import RpcError
+from duet_rpc.forks import tell_in_child
 from duet_rpc.patterns import pattern
 from duet_rpc.tracebacks import format_places
 from duet_rpc.transports.channel import sender
@@ -96,6 +97,12 @@ class Logs:
         self._own = os.urandom(3).hex()
         self._lines = 0
         self._open_file()
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Write as before, but not what the parent has still to write."""
+        self._lock = threading.Lock()  # another thread may have held it
+        self._outbox = None
 
     @property
     def sink(self) -> str:

@@ -23,6 +23,7 @@ from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
+from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.framing import Frame, Framing
 from duet_rpc.logs import RequestLoggers
 from duet_rpc.results import decoder
@@ -100,6 +101,22 @@ class LoopHost:
         self._moved = 0
         self._moved_on: asyncio.Future[None] | None = None
         self._read_elsewhere = self._behind_reader = False
+        self.is_copy = False
+        """We are in a forked child, and the connection is the parent's."""
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Leave the connection, and the loop if one of our handlers has forked, to the parent."""
+        self.is_copy = self.closed = True
+        self.on_traffic = _nothing
+        self.lock = threading.RLock()
+        self.connection.forked(leave)
+        self.outbox.lose()
+        self.channel.close()
+        if threading.get_ident() == self._thread:
+            task = asyncio.current_task(self._loop)
+            if any(job.running is task is not None for job in self._running):
+                _strand(self._loop)
 
     def begin(self) -> None:
         """Start to read."""
@@ -200,6 +217,8 @@ class LoopHost:
 
     def reclaim(self) -> None:
         """Nobody takes a baton on a loop."""
+        if self.is_copy:
+            leave(None)
         raise AssertionError("the loop is the only one who holds the connection")
 
     @property
@@ -247,13 +266,19 @@ class LoopHost:
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from a handler, on the loop or in a thread."""
+        self._refuse_in_child()
         self.on_loop(self.connection.calls.notify, method, encode_params(params))
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
         """Call the peer from a handler."""
+        self._refuse_in_child()
         return _LoopReply(self, ctx, method, encode_params(params), timeout, returns)
+
+    def _refuse_in_child(self) -> None:
+        if self.is_copy:
+            raise UsageError(FORKED)
 
     def on_loop(self, action: Callable[..., object], *args: Any) -> None:
         """Do something to the connection, from any thread."""
@@ -486,6 +511,24 @@ class LoopHost:
 
 def _nothing() -> None:
     pass
+
+
+def _strand(loop: Any) -> None:
+    """Have a child end where its handler awaits: the loop, its epoll and its tasks are shared.
+
+    To go on would run the other handlers twice, and close what the parent waits with.
+    """
+
+    def stop(*ignored: object) -> None:
+        leave(UsageError("a child that a handler has forked cannot await; " + FORKED))
+
+    ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
+    if ready is None or selector is None:  # a loop of somebody else's making
+        loop.call_soon(stop)
+        return
+    for index in range(len(ready)):
+        ready[index] = asyncio.Handle(stop, (), loop)
+    selector.select = stop
 
 
 class _LoopReply:

@@ -36,6 +36,9 @@ class AnswerAtOnce(Protocol):
 class LongWay(Protocol):
     """What the straight line leaves to others, because it is rare."""
 
+    leave: Callable[[BaseException | None], object] | None
+    """Ends this process, if it is the forked child of a handler."""
+
     def failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         """Make the answer to a message whose handler, or whose result, has failed."""
         ...
@@ -185,6 +188,8 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
                     answers.append(_Answer(id, message.call()))
                 except BaseException as error:
                     answers.append(Raw(failed(message, error, connection_id)))
+                if others.leave is not None:
+                    others.leave(None)
             if not answers:
                 return b""
             try:

@@ -23,6 +23,7 @@ from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError
+from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.framing import Frame, Framing
 from duet_rpc.logs import RequestLoggers
 from duet_rpc.results import decoder
@@ -90,7 +91,17 @@ class ThreadHost:
         self._stalled_since: float | None = None
         self._moved = 0
         self.on_signal: Callable[[int], None] = lambda number: None
+        self.is_copy = False
+        """We are in a forked child, and the connection is the parent's."""
+        tell_in_child(self)
         self._stand_in: StandIn | None = None
+
+    def forked(self) -> None:
+        """Leave the connection to the parent."""
+        self.is_copy = True
+        self.connection.forked(leave)
+        self.outbox.lose()
+        self.channel.close()
 
     def loss(self) -> Exception:
         """Say what the end of the input means for calls that wait for their answer."""
@@ -120,6 +131,8 @@ class ThreadHost:
 
     def reclaim(self) -> None:
         """Ask the stand-in for the connection, and wait until it has put it down."""
+        if self.is_copy:
+            leave(None)
         assert self._stand_in is not None, "only a stand-in takes the baton"
         self._stand_in.step_down()
 
@@ -137,6 +150,7 @@ class ThreadHost:
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from inside a handler."""
+        self._refuse_in_child()
         encoded = encode_params(params)
         self.lend_back(lambda: self.connection.calls.notify(method, encoded))
 
@@ -144,9 +158,14 @@ class ThreadHost:
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
         """Call the peer from inside a handler."""
+        self._refuse_in_child()
         if self.nested >= MAX_NESTED:
             raise Overloaded(data={"detail": "too many calls wait for one another"})
         return _BlockingReply(self, ctx, method, encode_params(params), timeout, returns)
+
+    def _refuse_in_child(self) -> None:
+        if self.is_copy:
+            raise UsageError(FORKED)
 
     def lend_back(self, action: Callable[[], object]) -> None:
         """Do something to the connection from inside a handler, or from a thread of a handler's."""

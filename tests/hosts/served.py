@@ -10,6 +10,7 @@ to the test it writes to stderr (`say`), which is the log of every host.
 import asyncio
 import atexit
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -145,6 +146,96 @@ def leave_behind(what: str) -> None:
         atexit.register(time.sleep, 600)
     if what == "pool":
         ThreadPoolExecutor().submit(time.sleep, 600)
+
+
+# Forks. Each gives the exit status of its child.
+
+
+def _end_child(how: str) -> int:
+    if how == "exit":
+        sys.exit(7)
+    if how == "raise":
+        raise ValueError("of the child")
+    return 0
+
+
+def _status(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@plain.query
+def fork(how: str) -> int:
+    """Fork, where a plain `def` runs."""
+    pid = os.fork()
+    return _status(pid) if pid else _end_child(how)
+
+
+@plain.query
+def fork_with_context(how: str, ctx: Context) -> int:
+    """Fork, where a `def` runs that wants to know about its request; try to use it in the child."""
+    pid = os.fork()
+    if pid:
+        return _status(pid)
+    try:
+        ctx.notify("never.sent")
+    except UsageError:
+        return _end_child(how)
+    return 99
+
+
+@plain.command
+def fork_command(how: str) -> int:
+    """Fork in a command, whose record is the parent's to write."""
+    pid = os.fork()
+    return _status(pid) if pid else _end_child(how)
+
+
+@more.query(inline=True)
+def fork_inline(how: str) -> int:
+    """Fork on the thread that reads."""
+    pid = os.fork()
+    return _status(pid) if pid else _end_child(how)
+
+
+@more.query
+async def fork_async(how: str) -> int:
+    """Fork in a task."""
+    pid = os.fork()
+    if pid:
+        return _status(pid)
+    if how == "await":
+        await asyncio.sleep(0)
+        os._exit(99)
+    return _end_child(how)
+
+
+@plain.query
+def fork_and_stay() -> int:
+    """Fork a child that stays, and give its number."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+    return pid
+
+
+@plain.query
+def effect(path: str) -> None:
+    """Leave a trace."""
+    with open(path, "a") as file:
+        file.write("x")
+
+
+@more.query(inline=True)
+def effect_inline(path: str) -> None:
+    """Leave a trace, on the thread that reads."""
+    effect(path)
+
+
+@plain.query
+def work_in_processes(numbers: list[int]) -> list[int]:
+    """Have children of `multiprocessing` do it."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, numbers)
 
 
 @more.query(inline=True)

@@ -1,5 +1,6 @@
 """The same behaviour on every host. A case that leaves a host out says why."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from tests.transports.lines import PATIENCE, frame, notification, request
 from .table import (
     ASYNCIO,
     ASYNCIO_PIPES,
+    BLOCKING,
+    BLOCKING_PIPES,
     EVERY,
     MEMORY,
     ON_A_LOOP,
@@ -187,3 +190,83 @@ def test_it_ends_although_an_inline_handler_blocks_and_more_has_come(
         line.write(request("add", [1, 2]))
         line.process.send_signal(signal.SIGTERM)
         assert line.process.wait(PATIENCE) == 0
+
+
+# Forks. A child is no second server: when its handler ends, the child ends, and nothing of ours is
+# read or written in it.
+
+
+def forking(host: Host) -> list[str]:
+    """Name the handlers that fork, in every place where a handler can run."""
+    plain = ["fork", "fork_with_context", "fork_command"]
+    return [*plain, "fork_inline", "fork_async"] if host.has_async else plain
+
+
+@over(EVERY)
+@pytest.mark.parametrize(("how", "status"), [("exit", 7), ("return", 0), ("raise", 1)])
+def test_a_child_ends_with_its_handler(host: Host, how: str, status: int, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    effects = ["effect", "effect_inline"] if host.has_async else ["effect"]
+    with host.serve(tmp_path) as line:
+        for times, method in enumerate(forking(host), 1):
+            more = [request(name, [str(trace)], name) for name in effects]
+            key = {"idempotency_key": str(times)} if method == "fork_command" else {}
+            line.write(b"".join([request(method, {"how": how} | key, "forks"), *more]))
+            found = answers(line, 1 + len(more))
+            assert found["forks"].get("result") == status, method
+            assert trace.read_text() == "x" * len(effects) * times, "the child ran nothing else"
+            for name in methods(host, "deadline") if host.has_async else ["add"]:
+                line.call(name, [1, 2] if name == "add" else None)  # the loop still wakes up
+        log = line.log
+        assert "handler failed" not in log
+        assert ("of the child" in log) == (how == "raise"), "Python says it, on the child's stderr"
+
+
+@over(EVERY)
+@pytest.mark.parametrize("how", ["exit", "return"])
+def test_a_child_does_not_go_on_with_a_batch(host: Host, how: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    suffix = "_inline" if host.has_async else ""
+    forks = b'{"jsonrpc":"2.0","id":1,"method":"fork%b","params":["%b"]}'
+    acts = b'{"jsonrpc":"2.0","id":2,"method":"effect%b","params":["%b"]}'
+    with host.serve(tmp_path) as line:
+        for end in (suffix, ""):
+            items = (
+                forks % (end.encode(), how.encode()),
+                acts % (end.encode(), str(trace).encode()),
+            )
+            line.write(frame(b"[%b,%b]" % items))
+            first, second = line.answer()
+            assert (first["result"], second["result"]) == (7 if how == "exit" else 0, None)
+        assert trace.read_text() == "xx"
+
+
+# Each coroutine of a blocking client has a loop of its own, which its child may use.
+@over(EVERY, without=[ONE_AT_A_TIME, BLOCKING, BLOCKING_PIPES])
+def test_a_child_that_awaits_ends_there(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        assert line.call("fork_async", ["await"])["result"] == 1
+        assert "a child that a handler has forked cannot await" in line.log
+        assert line.call("fork", ["exit"])["result"] == 7
+        assert line.call("deadline_async")["result"] > 0
+
+
+@over(EVERY)
+def test_a_handler_uses_multiprocessing(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        for _ in range(2):
+            assert line.call("work_in_processes", [[-1, 2, -3]])["result"] == [1, 2, 3]
+
+
+@over([UNIX, TCP])
+def test_a_child_that_stays_keeps_no_connection_open(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line, line.another() as other:
+        pid = line.call("fork_and_stay")["result"]
+        try:
+            assert other.call("shutdown")["result"]
+            assert other.answer() is None, "the server has closed it, and nobody else holds it"
+            line.process.send_signal(signal.SIGTERM)
+            assert line.answer() is None
+            assert line.process.wait(PATIENCE) == 0
+        finally:
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,62 @@
+"""A forked child is neither a second server nor a second client on its parent's connections.
+
+The child has a copy of everything: descriptors, queues, locks as other threads held them. What two
+processes must not use is registered by `tell_in_child`; in a child, before any line of the program
+runs there, its `forked` makes a harmless copy of it. Nothing is asked on the way of a request.
+
+A handler whose child returns, raises or exits ends that process (`leave`): above it there is only a
+server, and that is the parent's.
+"""
+
+import os
+import sys
+from typing import NoReturn, Protocol
+from weakref import WeakSet
+
+FORKED = "this process is a copy, made by fork: what its parent has opened is the parent's"
+
+
+class Copied(Protocol):
+    """Something that must not be used by two processes."""
+
+    def forked(self) -> None:
+        """Become harmless: this is the copy in a child. Nothing may be waited for."""
+        ...
+
+
+_copied: WeakSet[Copied] = WeakSet()
+
+
+def tell_in_child(thing: Copied) -> None:
+    """Have the copies of a thing in forked children called `forked`."""
+    _copied.add(thing)
+
+
+def _tell() -> None:
+    copied = list(_copied)
+    _copied.clear()
+    for thing in copied:
+        thing.forked()
+
+
+os.register_at_fork(after_in_child=_tell)
+
+
+def leave(error: BaseException | None) -> NoReturn:
+    """End this process, a child, as its handler has ended: by this error, or by returning."""
+    status: object = 0
+    if isinstance(error, SystemExit):
+        status = 0 if error.code is None else error.code
+    elif error is not None:
+        status = 1
+    try:
+        if error is not None and not isinstance(error, SystemExit):
+            import traceback
+
+            traceback.print_exception(error)
+        elif not isinstance(status, int):
+            sys.stderr.write(f"{status}\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status & 0xFF if isinstance(status, int) else 1)
