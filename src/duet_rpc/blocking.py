@@ -253,15 +253,20 @@ class Client:
         params: Any = None,
         *,
         key: str | None = None,
+        age: float | None = None,
         timeout: float | None = USUAL,
         returns: Any = Any,
         retry: Retry | None = None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
     ) -> Any:
-        """Call a method with effects, under an idempotency key that is kept over all tries."""
+        """Call a method with effects, under an idempotency key that is kept over all tries.
+
+        `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
+        another process. A server that cannot know what became of it then does not run it again.
+        """
         expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
-        return run(self._caller.command(method, params, key, expected, retry))
+        return run(self._caller.command(method, params, key, expected, retry, age))
 
     def outcome(self, method: str, key: str, *, timeout: float | None = USUAL) -> Any:
         """Ask what became of a command."""

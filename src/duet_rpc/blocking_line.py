@@ -19,11 +19,12 @@ import msgspec
 
 from duet_rpc.blocking_host import BlockingHost
 from duet_rpc.blocking_reply import Gate, Reply
-from duet_rpc.caller import Item, with_progress_token
+from duet_rpc.caller import Item
 from duet_rpc.clocks import LONG
 from duet_rpc.dispatch import Log
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED
+from duet_rpc.params import add_metadata
 from duet_rpc.stats import ClientStats
 from duet_rpc.workers import Workers
 
@@ -245,7 +246,7 @@ class Line:
     ) -> None:
         calls = host.connection.calls
         if reply.expected.on_progress is not None:
-            params = with_progress_token(params, calls.last_id + 1)
+            params = add_metadata(params, progress_token=calls.last_id + 1)
         reply.id = calls.send(reply.method, params, reply, in_turn=in_turn)
         reply.host = host
         self.counted.calls += 1

@@ -8,6 +8,7 @@ than the other, and this module knows neither event loops nor threads.
 import copy
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from math import ceil
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from duet_rpc.errors import (
     ConnectFailed,
     DeadlineExceeded,
     DuetError,
+    InProgress,
     Overloaded,
     RpcError,
     ShuttingDown,
@@ -28,6 +30,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
+from duet_rpc.params import RetryAge, add_metadata, find_key
 from duet_rpc.policy import Policy
 from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
@@ -41,6 +44,10 @@ USUAL = float("-inf")
 RETRY = "a Retry, such as Retry(attempts=3), or None"
 NOT_BEGUN = (ConnectFailed, Overloaded, ShuttingDown, StoreUnavailable)
 """What a try ends with of which the server has run nothing."""
+UNSETTLED = (InProgress, DeadlineExceeded, Overloaded, ShuttingDown, StoreUnavailable)
+"""Answers after which the outcome of a command that was sent before is as unknown as before."""
+MOST_IN_DOUBT = 1000
+"""Commands of unknown outcome that a client remembers; of more, the oldest is forgotten."""
 
 
 class Expected(Struct, frozen=True):
@@ -66,6 +73,8 @@ class Item(Struct):
     settled: bool = False
     left: float | None = None
     """Seconds left of its time, if some of it has been spent already."""
+    key: str | None = None
+    """The idempotency key of a command."""
 
     @property
     def waits_for(self) -> Expected:
@@ -78,6 +87,9 @@ class Item(Struct):
     def settle(self, value: Any, failure: Exception | None) -> None:
         """Take what came of it."""
         if isinstance(failure, DuetError):
+            if self.key is not None:
+                failure = copy.copy(failure)  # others may have been refused with it
+                failure.idempotency_key = self.key
             failure.__traceback__ = None  # its frames know all the items of the batch
         self.value, self.failure, self.settled = value, failure, True
 
@@ -204,6 +216,48 @@ def check_options(
         check(name, value, is_sound, accepted)
 
 
+class _Tries:
+    """The tries of one call so far; a command's tell their age from the second one on.
+
+    A query's do not: it has no effect that a second try could repeat. The clock starts with the
+    first try that may have had an effect. One that was certainly not sent, or that was refused
+    before it began, had none.
+    """
+
+    def __init__(
+        self, params: bytes | None, key: str | None = None, since: float | None = None
+    ) -> None:
+        self._params = params
+        self._key = key
+        self._sent = 0 if since is None else 1
+        self.since = since
+        """When the first one was sent that may have had an effect; None if there was none."""
+        self.began: float | None = None
+        """When the last one was."""
+
+    def next(self, now: float) -> bytes | None:
+        """Make the params of the next one, which is sent now."""
+        self.began = now
+        if self._key is None:
+            return self._params
+        retry = None
+        if self._sent:
+            retry = RetryAge(self._sent + 1, 0 if self.since is None else in_ms(now - self.since))
+        return add_metadata(self._params, key=self._key, retry=retry)
+
+    def ended(self, failure: Exception) -> None:
+        """Take how the last one failed."""
+        if not isinstance(failure, ConnectFailed):
+            self._sent += 1
+        if not isinstance(failure, NOT_BEGUN) and self.since is None:
+            self.since = self.began
+
+
+def in_ms(seconds: float) -> int:
+    """Say an age in milliseconds, rather more than less: too young may run a command twice."""
+    return ceil(max(0.0, seconds) * 1000)
+
+
 class Caller:
     """The logic of both clients: what is sent, how often, and what its answers mean."""
 
@@ -212,6 +266,8 @@ class Caller:
         self._timeout = timeout
         self._retry = retry
         self._batch_limit: int | None = None
+        self._in_doubt: dict[tuple[str, str], float] = {}
+        """When each command was first sent whose outcome is not known, the oldest first."""
         self.usual = self.expected(Any, USUAL)
         """What a call waits for that asks for nothing in particular."""
 
@@ -237,25 +293,54 @@ class Caller:
 
     async def query(self, method: str, params: Any, expected: Expected, retry: Retry | None) -> Any:
         """Call a method that changes nothing; it is sent again when that can help."""
-        return await self._try(method, encode_params(params), expected, self._or_usual(retry))
+        tries = _Tries(encode_params(params))
+        return await self._try(method, tries, expected, self._or_usual(retry))
 
     async def command(
-        self, method: str, params: Any, key: str | None, expected: Expected, retry: Retry | None
+        self,
+        method: str,
+        params: Any,
+        key: str | None,
+        expected: Expected,
+        retry: Retry | None,
+        age: float | None = None,
     ) -> Any:
         """Call a method with effects; its key is made once, so that a retry is the same command."""
-        key = key if key is not None else new_key()
+        encoded, key = settle_key(params, key, age)
+        tries = _Tries(encoded, key, self._sent_before(method, key, age))
         try:
-            return await self._try(
-                method, params_with_key(params, key), expected, self._or_usual(retry)
-            )
-        except (TransportError, RpcError) as error:
-            error.idempotency_key = key
+            found = await self._try(method, tries, expected, self._or_usual(retry))
+        except BaseException as error:
+            self._remember(method, key, tries, error)
+            if isinstance(error, DuetError):
+                error.idempotency_key = key
             raise
+        self._in_doubt.pop((method, key), None)
+        return found
+
+    def _sent_before(self, method: str, key: str, age: float | None) -> float | None:
+        """Say when a command was first sent under this key, as far as the client knows."""
+        known = self._in_doubt.get((method, key))
+        if age is None:
+            return known
+        told = self._face.now() - age
+        return told if known is None else min(known, told)
+
+    def _remember(self, method: str, key: str, tries: "_Tries", error: BaseException) -> None:
+        """Keep when a command was sent whose outcome is not known: it may be sent again by hand."""
+        is_settled = isinstance(error, RpcError) and not isinstance(error, UNSETTLED)
+        since = tries.since if isinstance(error, Exception) else tries.since or tries.began
+        if is_settled or since is None:
+            self._in_doubt.pop((method, key), None)
+            return
+        self._in_doubt[method, key] = since
+        if len(self._in_doubt) > MOST_IN_DOUBT:
+            del self._in_doubt[next(iter(self._in_doubt))]
 
     async def outcome(self, method: str, key: str, expected: Expected) -> Any:
         """Ask the server what became of a command."""
         params = msgspec.json.encode({"method": method, "idempotency_key": key})
-        return await self._try("rpc.outcome", params, expected, self._retry)
+        return await self._try("rpc.outcome", _Tries(params), expected, self._retry)
 
     def _or_usual(self, retry: Retry | None) -> Retry | None:
         if retry is None:
@@ -264,30 +349,32 @@ class Caller:
         return retry
 
     async def _try(
-        self, method: str, params: bytes | None, expected: Expected, retry: Retry | None
+        self, method: str, tries: "_Tries", expected: Expected, retry: Retry | None
     ) -> Any:
-        if retry is None:
-            return await self._face.request(method, params, expected)
-        begun, delays = self._face.now(), retry.delays()
+        delays = iter(()) if retry is None else retry.delays()
+        total = 0.0 if retry is None else retry.total
+        begun = self._face.now()
         doubt: RpcError | TransportError | None = None
         failure: RpcError | TransportError | None = None
         try:
             while True:
                 delay = next(delays, None)
                 try:
-                    return await self._face.request(method, params, expected)
+                    return await self._face.request(method, tries.next(self._face.now()), expected)
                 except RpcError as error:
                     # A query does no harm, and a command that has begun is found by its key.
+                    tries.ended(error)
                     if not error.retryable and not isinstance(error, DeadlineExceeded):
                         raise
                     failure = error
                     if delay is not None:
                         delay = max(delay, retry_after(error))
                 except TransportError as error:
+                    tries.ended(error)
                     failure = error
                 if not isinstance(failure, NOT_BEGUN):
                     doubt = failure
-                if delay is None or self._face.now() + delay - begun > retry.total:
+                if delay is None or self._face.now() + delay - begun > total:
                     break
                 await self._face.pause(delay)
             if doubt is None or doubt is failure:
@@ -393,12 +480,17 @@ class BatchItems:
         params: Any = None,
         *,
         key: str | None = None,
+        age: float | None = None,
         timeout: float | None = USUAL,
         returns: Any = Any,
     ) -> Item:
-        """Add a command with its key."""
-        encoded = params_with_key(params, key if key is not None else new_key())
-        return self._add(method, encoded, self._caller.expected(returns, timeout))
+        """Add a command with its key; `age` says how long ago it was first sent, if it was."""
+        encoded, key = settle_key(params, key, age)
+        retry = None if age is None else RetryAge(2, in_ms(age))
+        encoded = add_metadata(encoded, key=key, retry=retry)
+        item = self._add(method, encoded, self._caller.expected(returns, timeout))
+        item.key = key
+        return item
 
     def notify(self, method: str, params: Any = None) -> Item:
         """Add a notification."""
@@ -432,20 +524,17 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
-def params_with_key(params: Any, key: str) -> bytes:
-    """Put the idempotency key beside the params of a command."""
+def settle_key(params: Any, key: str | None, age: float | None) -> tuple[bytes | None, str]:
+    """Encode the params of a command, and say its key: as given, or as in them, or a new one.
+
+    Two that differ are a `UsageError`.
+    """
+    if key is not None:
+        check("key", key, isinstance(key, str), "text of 1 to 255 printable characters")
     encoded = encode_params(params)
-    if encoded is None or encoded == b"{}":
-        return msgspec.json.encode({"idempotency_key": key})
-    if encoded[:1] != b"{":
-        raise UsageError("a command's params are named (a dict), so that its key can stand beside")
-    return b'{"idempotency_key":%b,%b' % (msgspec.json.encode(key), encoded[1:])
-
-
-def with_progress_token(params: bytes | None, token: int) -> bytes:
-    """Ask the server for news of this call, under the id that it will have."""
-    if params is None or params == b"{}":
-        return b'{"_meta":{"progressToken":%d}}' % token
-    if params[:1] != b"{":
-        raise UsageError("progress can be asked for only with named params (a dict)")
-    return b'{"_meta":{"progressToken":%d},%b' % (token, params[1:])
+    key = find_key(encoded, key)
+    if age is not None:
+        check("age", age, is_time_left(age), "seconds since the first try, 0 or more")
+        if key is None:
+            raise UsageError("age= tells of a try before this one, so it needs the key of that")
+    return encoded, new_key() if key is None else key

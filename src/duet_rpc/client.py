@@ -24,7 +24,6 @@ from duet_rpc.caller import (
     Expected,
     Item,
     check_options,
-    with_progress_token,
 )
 from duet_rpc.calls import JOIN, UNMATCHED, encode_params
 from duet_rpc.dispatch import Dispatcher, Log
@@ -32,6 +31,7 @@ from duet_rpc.errors import CallTimeout, ConnectionLost, InvalidAnswer, RpcError
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
+from duet_rpc.params import add_metadata
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
 from duet_rpc.results import Decode
@@ -367,15 +367,20 @@ class Client:
         params: Any = None,
         *,
         key: str | None = None,
+        age: float | None = None,
         timeout: float | None = USUAL,
         returns: Any = Any,
         retry: Retry | None = None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
     ) -> Awaitable[Any]:
-        """Call a method with effects, under an idempotency key that is kept over all tries."""
+        """Call a method with effects, under an idempotency key that is kept over all tries.
+
+        `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
+        another process. A server that cannot know what became of it then does not run it again.
+        """
         expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
-        return self._caller.command(method, params, key, expected, retry)
+        return self._caller.command(method, params, key, expected, retry, age)
 
     def outcome(self, method: str, key: str, *, timeout: float | None = USUAL) -> Awaitable[Any]:
         """Ask what became of a command."""
@@ -412,7 +417,7 @@ class Client:
             return self._request_anew(method, params, expected)
         calls = self._calls
         if expected.on_progress is not None:
-            params = with_progress_token(params, calls.last_id + 1)
+            params = add_metadata(params, progress_token=calls.last_id + 1)
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
         reply = _Reply(future, self, method, expected, expected.decode)
         future.add_done_callback(reply, context=self._context)

@@ -89,24 +89,21 @@ def add_metadata(
     return spliced if params == b"{}" else b"%b,%b" % (spliced[:-1], params[1:])
 
 
-_KEY, _META = KEY.encode(), META.encode()
+_KEY, _META, _NULL = KEY.encode(), META.encode(), Raw(b"null")
 
 
 def _merge(params: bytes, key: str | None, meta: dict[str, Any]) -> bytes:
     members = _members(params, "params")
     theirs = members.pop(META, UNSET)
     if key is not None:
-        if (found := _given_key(members, theirs)) not in (None, key):
-            raise UsageError(
-                f"two idempotency keys for one command: key={key!r}, and {found!r} in its params"
-            )
+        _given_key(members, theirs, key)
         members[KEY] = key  # in place of an equal one, or of null
     if not meta and theirs is not UNSET:
         members[META] = theirs
     elif meta:
-        held = {} if theirs is UNSET else _members(theirs, META)
+        held = {} if theirs in (UNSET, _NULL) else _members(theirs, META)
         for name, value in meta.items():
-            if held.get(name, UNSET) not in (UNSET, Raw(b"null"), Raw(encode_value(value))):
+            if held.get(name, UNSET) not in (UNSET, _NULL, Raw(encode_value(value))):
                 raise UsageError(f"the params hold a _meta.{name} already, and the call adds one")
         members[META] = {**held, **meta}
     return encode_value(members)
@@ -122,29 +119,39 @@ def _members(raw: bytes | Raw, what: str) -> dict[str, Any]:
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
-def find_key(params: bytes | None) -> str | None:
-    """Find the key that encoded params of a command hold already; None if there is none.
+def find_key(params: bytes | None, key: str | None = None) -> str | None:
+    """Say the key of a command: the one given beside its encoded params, or the one in them.
 
-    Raises `UsageError` if it is no text, or if there are two that differ.
+    None if there is neither. Raises `UsageError` if one of them is no text, if two differ, or if
+    the params tell the age of a retry themselves.
     """
-    if params is None or (_KEY not in params and b"\\" not in params) or params[:1] != b"{":
-        return None
+    if params is None or params[:1] != b"{":
+        return key
+    if b"\\" not in params and _KEY not in params and _META not in params:
+        return key
     members = _members(params, "params")
-    return _given_key(members, members.get(META, UNSET))
+    meta = members.get(META, UNSET)
+    if read_meta(meta).retry not in (UNSET, _NULL):
+        raise UsageError(
+            "_meta.retry is the client's own: say age=, the seconds since the first try"
+        )
+    return _given_key(members, meta, key)
 
 
-def _given_key(members: dict[str, Any], meta: Any) -> str | None:
-    beside = decode_value(_anything, members[KEY]) if KEY in members else None
-    inside = None
-    if meta is not UNSET and _KEY in bytes(meta):
-        theirs = read_meta(meta).idempotency_key
-        inside = None if theirs is UNSET else decode_value(_anything, theirs)
-    for found in (beside, inside):
-        if found is not None and not isinstance(found, str):
-            raise UsageError(f"an idempotency key is text, not {found!r}")
-    if None not in (beside, inside) and beside != inside:
-        raise UsageError(f"two idempotency keys in one command's params: {beside!r} and {inside!r}")
-    return beside if beside is not None else inside
+def _given_key(members: dict[str, Any], meta: Any, key: str | None) -> str | None:
+    inside = read_meta(meta).idempotency_key
+    found = [key] if key is not None else []
+    for raw in (members.get(KEY, UNSET), inside):
+        if raw in (UNSET, _NULL):
+            continue
+        other = decode_value(_anything, raw)
+        if not isinstance(other, str):
+            raise UsageError(f"an idempotency key is text, not {other!r}")
+        found.append(other)
+    if any(other != found[0] for other in found):
+        said = " and ".join(repr(each) for each in dict.fromkeys(found))
+        raise UsageError(f"one command, two idempotency keys, by key= or in its params: {said}")
+    return found[0] if found else None
 
 
 # Taking out.

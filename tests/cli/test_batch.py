@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,13 @@ def test_a_person_sees_a_table(on_tcp: OnSocket, place: Path) -> None:
         ('{"method": 5}', "line 1: "),
         ('{"method": "add", "parms": []}', "unknown field `parms`"),
         ('{"method": "add", "params": 5}', "params are a list or an object"),
-        ('{"method": "save", "params": [1], "key": "k"}', "params are named"),
+        ('{"method": "save", "params": [1], "key": "k"}', "needs named params"),
+        (
+            '{"method": "save", "params": {"idempotency_key": "a"}, "key": "b"}',
+            "two idempotency keys, by key= or in its params: 'b' and 'a'",
+        ),
+        ('{"method": "save", "since": "5m"}', "give its"),
+        ('{"method": "save", "key": "k", "since": "soon"}', "an age such as 90s"),
         (b"\xff\xfe", "line 1: "),
     ],
 )
@@ -133,7 +140,8 @@ def test_a_server_that_dies_in_the_middle(place: Path) -> None:
     assert ran.code == 3, ran
     first, second, third = ran.jsons
     assert first["method"] == "add" and third["failure"] == "connection-lost"
-    assert second["failure"] == "connection-lost" and second["retryable"], ran
+    assert second["failure"] == "connection-lost" and not second["retryable"], ran
+    assert datetime.fromisoformat(second["first_sent"]).tzinfo is not None, ran
     assert len(second["idempotency_key"]) == 32
 
 
@@ -163,5 +171,13 @@ def test_ctrl_c_tells_what_was_sent_and_its_keys(on_unix: OnSocket, tmp_path: Pa
     assert ran.code == 130, ran
     assert "Nothing was called" not in ran.out and "not made" not in ran.out, ran
     assert "2 of 2 calls not answered: whether they happened is not known" in ran.out, ran
-    assert "wait_for can be sent again with the key mine" in ran.out, ran
-    assert re.search(r"key_of can be sent again with the key [0-9a-f]{32}", ran.out), ran
+    told = re.search(r'wait_for can be sent again with ("key": "mine", "since": "[^"]+")', ran.out)
+    assert told, ran
+    assert datetime.fromisoformat(json.loads(f"{{{told[1]}}}")["since"]).tzinfo is not None, ran
+    assert re.search(r'key_of can be sent again with "key": "[0-9a-f]{32}", "since"', ran.out), ran
+
+
+def test_a_key_among_the_params_is_the_key(on_unix: OnSocket) -> None:
+    calls = [{"method": "key_of", "params": {"idempotency_key": "mine"}}]
+    ran = run("batch", on_unix.address, "-", stdin=lines(calls))
+    assert (ran.code, ran.jsons[0]["result"]) == (0, "mine"), ran

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -214,8 +215,74 @@ def test_a_server_that_dies_in_the_middle(place: Path) -> None:
     assert "Whether it happened is not known." in ran.err, ran
     assert "takes effect at most once" in ran.err and "happens once" not in ran.err, ran
     key = ran.json["idempotency_key"]
-    assert f"duet-rpc call die --format json --key {key} -- python sums.py" in ran.err, ran
-    assert ran.json["failure"] == "connection-lost" and ran.json["retryable"], ran
+    since = ran.json["first_sent"]
+    line = f"duet-rpc call die --format json --key {key} --since {since} -- python sums.py"
+    assert line in ran.err, ran
+    # The server may have lost its memory, and would take the same words for a new command.
+    assert ran.json["failure"] == "connection-lost" and not ran.json["retryable"], ran
+
+
+AGES = """
+import os
+from duet_rpc import Context, Service
+app = Service()
+
+@app.command(retry_safe=True)
+def age(ctx: Context) -> float | None:
+    return None if ctx.retry is None else ctx.retry.age
+
+@app.command(retry_safe=True)
+def die() -> None:
+    os._exit(3)
+
+app.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "age", "is_retryable"),
+    [
+        (["--retry"], 7 * 86400, True),
+        (["--since", "5m"], 300, False),
+        (["--since", "1.5h"], 5400, False),
+        (["--since", "2026-01-31T12:00:00Z"], None, True),
+        (["--since", "9999-01-01T00:00:00Z"], 7 * 86400, True),
+    ],
+)
+def test_a_retry_tells_its_age(
+    place: Path, words: list[str], age: float | None, is_retryable: bool
+) -> None:
+    (place / "ages.py").write_text(AGES)
+    if age is None:
+        age = (datetime.now(UTC) - datetime.fromisoformat(words[1])).total_seconds()
+    server = ("--", "python", "ages.py")
+    shown = run("call", "age", "--key", "k", *words, *server, cwd=place)
+    assert shown.code == 0 and 0 <= float(shown.out) - age < 60, shown
+    ran = run("call", "die", "--key", "k", *words, "--format", "json", *server, cwd=place)
+    assert (ran.code, ran.json["retryable"]) == (3, is_retryable), ran
+    # An age would be too young when it is said again, and a moment would not.
+    line = next(line for line in ran.err.splitlines() if "--key k" in line)
+    if is_retryable:
+        assert line.count("--since") == words.count("--since"), line
+    else:
+        assert f"--since {ran.json['first_sent']} -- python" in line, line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--retry"], "give its --key"),
+        (["--since", "5m"], "give its --key"),
+        (["--key", "k", "--since", "soon"], "an age such as 90s"),
+        (["--key", "k", "idempotency_key=other"], "two idempotency keys"),
+        (["--key", "k", "--json", '{"_meta": {"idempotency_key": "other"}}'], "two idempotency"),
+        (["idempotency_key:=7"], "an idempotency key is text"),
+    ],
+)
+def test_what_contradicts_itself_is_not_sent(place: Path, words: list[str], told: str) -> None:
+    ran = run("call", "die", *words, *SUMS, cwd=place)
+    assert (ran.code, ran.out) == (2, ""), ran
+    assert told in ran.err, ran
 
 
 def test_what_the_server_writes_is_shown_when_asked_for(place: Path) -> None:

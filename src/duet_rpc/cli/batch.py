@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc import surrogates
+from duet_rpc.cli.ages import is_moment, moment, read_age
 from duet_rpc.cli.failures import (
     EXIT_CODES,
     Attempt,
@@ -28,7 +29,7 @@ from duet_rpc.cli.output import (
     tell_failure,
 )
 from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
-from duet_rpc.errors import DuetError, TransportError
+from duet_rpc.errors import DuetError, TransportError, UsageError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -45,6 +46,7 @@ class Call(Struct, forbid_unknown_fields=True):
     method: str
     params: Raw | UnsetType = UNSET
     key: str | UnsetType = UNSET
+    since: str | UnsetType = UNSET
     notify: bool = False
     id: Raw | UnsetType = UNSET
     jsonrpc: str = "2.0"
@@ -66,7 +68,8 @@ def command(
 
     FILE (- for stdin) is a JSON array, or has one JSON object a line:
     {"method": ..., "params": ...}. "key" is the idempotency key of a command (commands without one
-    are given one), "notify": true makes a notification, and an "id" is repeated in the answer.
+    are given one), "since" tells when it was first sent if it is a retry ("5m", or a time),
+    "notify": true makes a notification, and an "id" is repeated in the answer.
 
     The calls are sent in arrays of up to a hundred, or one by one to a server that takes no
     batches; --timeout counts for each array. The answers come in the order of the file, each on a
@@ -83,6 +86,8 @@ def command(
     if len(rest) != 1:
         raise click.UsageError("batch takes one FILE, or - for stdin")
     calls = read_calls(rest[0], Sources())
+    for number, call in enumerate(calls, 1):
+        _settle_key(call, number)
     batch = _Batch(calls, output)
     failure: DuetError | None = None
     try:
@@ -135,6 +140,8 @@ class _Batch:
         self._width = max(cells(safe(call.method)) for call in calls) if calls else 0
         self._failed = 0
         self._answered = 0
+        self._attempts: list[Attempt] = []
+        """How each of those is sent again."""
         self.sent = 0
         """How many may have reached the server."""
         self.code = 0
@@ -149,6 +156,7 @@ class _Batch:
                     call.key = _new_key()
             with client.batch() as batch:
                 items = [_add(batch, call) for call in part]
+                self._attempts += map(_attempt, part)
                 self.sent += len(part)
             for number, (call, item) in enumerate(zip(part, items, strict=True), at + 1):
                 self._print(number, call, item)
@@ -180,7 +188,7 @@ class _Batch:
         answer: dict[str, Any] = {} if call.id is UNSET else {"id": call.id}
         answer["method"] = call.method
         if isinstance(error, DuetError):
-            answer |= as_json(error, key)
+            answer |= as_json(error, self._attempts[number - 1])
         elif not call.notify:
             answer["result"] = Raw(surrogates.layout(item.result(), -1))
         self._output.value(surrogates.encode_value(answer))
@@ -206,11 +214,29 @@ class _Batch:
             lost = self._calls[self._answered : self.sent]
             said = f"{len(lost)} of {total} calls not answered: whether they happened is not known"
             tell_failure(said, no_color=no_color)
-            for call in lost:
-                if call.key is not UNSET:
-                    tell(f"  {safe(call.method)} can be sent again with the key {safe(call.key)}")
+            for attempt in self._attempts[self._answered : self.sent]:
+                if attempt.key is not None:
+                    again = f'"key": {compact(attempt.key)}, "since": "{attempt.first_sent}"'
+                    tell(f"  {safe(attempt.method)} can be sent again with {again}")
         if self.sent < total:
             tell_failure(f"{total - self.sent} of {total} calls not made", no_color=no_color)
+
+
+def _settle_key(call: Call, number: int) -> None:
+    """Find the key of a call, beside its params or in them; refuse two, and an age without one."""
+    from duet_rpc.params import find_key
+
+    params = b"null" if call.params is UNSET else bytes(call.params)
+    try:
+        key = None if call.notify else find_key(params, None if call.key is UNSET else call.key)
+    except UsageError as error:
+        raise click.UsageError(f"call {number}: {error}") from None
+    if call.since is not UNSET:
+        if key is None:
+            raise click.UsageError(f'call {number}: "since" is about a try before: give its "key"')
+        read_age(call.since)
+    if key is not None:
+        call.key = key
 
 
 def _new_key() -> str:
@@ -219,10 +245,24 @@ def _new_key() -> str:
     return new_key()
 
 
+def _attempt(call: Call) -> Attempt:
+    """Say how a call that is sent now can be sent again."""
+    since = None if call.since is UNSET else call.since
+    age = None if since is None else read_age(since)
+    return Attempt(
+        method=call.method,
+        key=None if call.key is UNSET else call.key,
+        age=age,
+        tells_age=since is not None and is_moment(since),
+        first_sent=moment(age),
+    )
+
+
 def _add(batch: Any, call: Call) -> Any:
     params = None if call.params is UNSET or call.params == Raw(b"null") else call.params
     if call.notify:
         return batch.notify(call.method, params)
     if call.key is not UNSET:
-        return batch.command(call.method, params, key=call.key, returns=Raw)
+        age = None if call.since is UNSET else read_age(call.since)
+        return batch.command(call.method, params, key=call.key, age=age, returns=Raw)
     return batch.call(call.method, params, returns=Raw)

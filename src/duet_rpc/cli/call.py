@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duet_rpc.cli.ages import UNKNOWN_AGE, is_moment, moment, read_age
 from duet_rpc.cli.failures import (
     EXIT_CODES,
     Attempt,
@@ -26,7 +27,7 @@ from duet_rpc.cli.output import (
     tell_failure,
 )
 from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
-from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable
+from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -52,6 +53,16 @@ _SHORT = 1.0
     help="Call it as a command, with a key; or as a query, without.",
 )
 @click.option("--key", metavar="KEY", help="The idempotency key of a command; also to retry one.")
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="The command was sent before under this key, nobody knows when.",
+)
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="A retry: when it was first sent, as an age (90s, 5m, 2h) or a time.",
+)
 @reaching_options
 @output_options
 def command(
@@ -60,6 +71,8 @@ def command(
     notify: bool,
     is_command: bool | None,
     key: str | None,
+    retry: bool,
+    since: str | None,
     timeout: float | None,
     framing: str,
     verbose: bool,
@@ -76,7 +89,8 @@ def command(
 
     A command is sent under an idempotency key. When nobody can say whether it happened, the key is
     shown, to send the very same command again: under one key it takes effect at most once, or again
-    if it is declared retry safe.
+    if it is declared retry safe. --since or --retry tell that it was sent before: a server that
+    cannot know what became of it then says so instead of running it.
 
     \b
     duet-rpc call tcp://127.0.0.1:8765 notes.add text=milk tags:='["shop"]'
@@ -95,14 +109,23 @@ def command(
         raise click.UsageError("a command is not sent with --notify: it could not be answered")
     method, *items = rest
     params = read_params(items, json, Sources())
-    if isinstance(params, dict) and "idempotency_key" in params and key is None and not notify:
-        key = _key_of(params)
+    if not notify:
+        key = _settle_key(params, key)
     if key == "":
         raise click.UsageError(
             "the idempotency key is empty (is a shell variable unset?): every call would be a"
             " command of its own. Give a key, or leave it out to have one made"
         )
-    attempt = Attempt(method=method, key=key, sent=False, given_as_text=text_items(items))
+    age = _age(key, retry, since)
+    attempt = Attempt(
+        method=method,
+        key=key,
+        sent=False,
+        given_as_text=text_items(items),
+        age=age,
+        # Said again later, an age would be too young.
+        tells_age=age is not None and (since is None or is_moment(since)),
+    )
     call = _Call(server, attempt, params, is_command)
     failure: DuetError | None = None
     result = b""
@@ -120,10 +143,10 @@ def command(
             output.value(result)
         return
     if attempt.key is not None:
-        attempt.retry_line = _retry_line(attempt.key)
+        attempt.retry_line = _retry_line(attempt)
     _tell(failure, attempt, server, verbose=verbose, no_color=no_color)
     if output.json_wanted:
-        output.value(failure_json(failure, attempt.key, attempt.sent))
+        output.value(failure_json(failure, attempt))
     sys.exit(exit_code(failure))
 
 
@@ -161,7 +184,9 @@ class _Call:
         """Call it, as a command if it is one."""
         from msgspec import Raw
 
-        from duet_rpc.caller import new_key, params_with_key
+        from duet_rpc.caller import in_ms, new_key
+        from duet_rpc.calls import encode_params
+        from duet_rpc.params import RetryAge, add_metadata
 
         attempt, params = self._attempt, self._params
         is_known = False
@@ -170,10 +195,11 @@ class _Call:
         if self._is_command or attempt.key is not None:
             if attempt.key is None:
                 attempt.key = new_key()
-            params = Raw(params_with_key(params, attempt.key))
+            retry = None if attempt.age is None else RetryAge(2, in_ms(attempt.age))
+            params = Raw(add_metadata(encode_params(params), key=attempt.key, retry=retry) or b"")
         # Only our own servers are known to bear the token that asks for news.
         wants_news = is_known and (params is None or isinstance(self._params, dict))
-        attempt.sent = True
+        attempt.sent, attempt.first_sent = True, moment(attempt.age)
         result: bytes = client.call(
             attempt.method,
             params,
@@ -225,27 +251,37 @@ def _progress(value: Any) -> str:
     return " ".join(parts) or compact(value)
 
 
-def _key_of(params: dict[str, Any]) -> str:
-    """Take the key out of the params, where it may also be given."""
-    from msgspec import Raw, ValidationError
+def _settle_key(params: Any, key: str | None) -> str | None:
+    """Say the key: of --key, or of the params, where it may also be given."""
+    from duet_rpc.calls import encode_params
+    from duet_rpc.params import find_key
 
-    from duet_rpc.surrogates import decode
-
-    given = params.pop("idempotency_key")
     try:
-        return decode(given, str) if isinstance(given, Raw) else str(given)
-    except ValidationError:
-        raise click.UsageError("an idempotency key is text") from None
+        return find_key(encode_params(params), key)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from None
 
 
-def _retry_line(key: str) -> str:
-    """Write our own command line again, with the key."""
+def _age(key: str | None, retry: bool, since: str | None) -> float | None:
+    """Say how many seconds ago the command was first sent; None if it was not."""
+    if not retry and since is None:
+        return None
+    if key is None:
+        raise click.UsageError("--retry and --since are about a try before: give its --key")
+    return UNKNOWN_AGE if since is None else read_age(since)
+
+
+def _retry_line(attempt: Attempt) -> str:
+    """Write our own command line again, with the key and when it was first sent."""
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
-    given = any(each == "--key" or each.startswith("--key=") for each in words[:end])
-    return shlex.join(
-        ["duet-rpc", *words] if given else ["duet-rpc", *words[:end], "--key", key, *words[end:]]
-    )
+    added: list[str] = []
+    assert attempt.key is not None, "only commands are sent again"
+    if not any(each == "--key" or each.startswith("--key=") for each in words[:end]):
+        added += ["--key", attempt.key]
+    if attempt.first_sent and not attempt.tells_age:
+        added += ["--since", attempt.first_sent]
+    return shlex.join(["duet-rpc", *words[:end], *added, *words[end:]])
 
 
 def _tell(

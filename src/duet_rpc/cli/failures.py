@@ -59,6 +59,12 @@ class Attempt(Struct, kw_only=True):
     """It may have reached the server."""
     retry_line: str = ""
     """The command line that sends the very same command again."""
+    age: float | None = None
+    """Seconds ago that it was first sent, as the person says; None if they say it was not."""
+    tells_age: bool = False
+    """Sent again in the very same way it tells, truly, how long ago it was first sent."""
+    first_sent: str = ""
+    """The moment when it was, once it was sent."""
     given_as_text: Collection[str] = ()
     known_methods: Sequence[str] = ()
 
@@ -87,20 +93,25 @@ def headline(error: DuetError) -> str:
     return "\n".join([safe(first), *(f"  | {safe(line)}" for line in rest)])
 
 
-def is_retryable(error: DuetError, key: str | None, sent: bool) -> bool:
-    """Tell whether sending the very same call again can help and can do no harm."""
+def is_retryable(error: DuetError, attempt: Attempt) -> bool:
+    """Tell whether sending the very same call again can help and can do no harm.
+
+    A command that may have run can be sent again if it tells its age: a server that has lost its
+    memory meanwhile would take it for a new one otherwise.
+    """
     match error:
         case DeadlineExceeded():
-            return key is not None and _is_ours(error)
+            return attempt.key is not None and _is_ours(error)
         case RpcError():
             return error.retryable and _is_ours(error)
         case TransportError():
-            return key is not None or not sent
+            return not attempt.sent or (attempt.key is not None and attempt.tells_age)
     return False
 
 
-def as_json(error: DuetError, key: str | None, sent: bool = True) -> dict[str, Any]:
+def as_json(error: DuetError, attempt: Attempt) -> dict[str, Any]:
     """Describe a failure for a program."""
+    key = attempt.key
     described: dict[str, Any]
     if isinstance(error, RpcError):
         member: dict[str, Any] = {"code": error.code, "message": error.message}
@@ -109,9 +120,11 @@ def as_json(error: DuetError, key: str | None, sent: bool = True) -> dict[str, A
         described = {"error": member}
     else:
         described = {"failure": _word(error), "message": str(error)}
-    described["retryable"] = is_retryable(error, key, sent)
+    described["retryable"] = is_retryable(error, attempt)
     if key is not None:
         described["idempotency_key"] = key
+        if attempt.sent and attempt.first_sent and isinstance(error, TransportError):
+            described["first_sent"] = attempt.first_sent
     return described
 
 
@@ -145,8 +158,7 @@ def _again(attempt: Attempt) -> list[str]:
     if attempt.key is None:
         return []
     return [
-        "Sent again under its key it takes effect at most once (again, if it is retry safe), for as"
-        " long as the server's store remembers it:",
+        "Sent again under its key it takes effect at most once (again, if it is retry safe):",
         f"  {attempt.retry_line}" if attempt.retry_line else f"  --key {attempt.key}",
     ]
 
@@ -269,6 +281,6 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
     return [f"`duet-rpc describe` shows what {safe(attempt.method)} takes."]
 
 
-def failure_json(error: DuetError, key: str | None = None, sent: bool = True) -> bytes:
+def failure_json(error: DuetError, attempt: Attempt) -> bytes:
     """Encode `as_json`."""
-    return encode_value(as_json(error, key, sent))
+    return encode_value(as_json(error, attempt))

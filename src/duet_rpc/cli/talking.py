@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from duet_rpc.cli.failures import Interrupted, exit_code, failure_json, headline
+from duet_rpc.cli.failures import Attempt, Interrupted, exit_code, failure_json, headline
 from duet_rpc.cli.output import Failed, Output
 from duet_rpc.errors import DuetError
 
@@ -27,5 +27,5 @@ def talking(server: "Server", output: Output) -> "Iterator[Client]":
 
 def _failed(error: DuetError, server: "Server", output: Output) -> Failed:
     if output.json_wanted:
-        output.value(failure_json(error, sent=False))
+        output.value(failure_json(error, Attempt(method="", sent=False)))
     return Failed(headline(error), exit_code(error), server.about_framing(error))
