@@ -98,6 +98,10 @@ def _merge(params: bytes, key: str | None, meta: dict[str, Any]) -> bytes:
     if key is not None:
         _given_key(members, theirs, key)
         members[KEY] = key  # in place of an equal one, or of null
+        if read_meta(theirs).idempotency_key is not UNSET:
+            others = _members(theirs, META)
+            del others[KEY]
+            theirs = Raw(encode_value(others))
     if not meta and theirs is not UNSET:
         members[META] = theirs
     elif meta:
