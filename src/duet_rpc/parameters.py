@@ -277,7 +277,7 @@ def _read(
             if kind == "*":
                 rest, rest_name, value = hint, name, "*{p}"
             else:
-                required = default is UNSET
+                required = default is _NO_DEFAULT
                 value = f"{{p}}.{name}"
                 listed.append(
                     Parameter(name, hint, required, None if required else default, kind != "=")
@@ -323,7 +323,7 @@ def _signature(handler: Callable[..., Any], method: str) -> list[tuple[str, str,
     names = code.co_varnames
     count, named = code.co_argcount, code.co_kwonlyargcount
     defaults = handler.__defaults__ or ()
-    missing = (UNSET,) * (count - len(defaults))
+    missing = (_NO_DEFAULT,) * (count - len(defaults))
     found = [
         (name, "", default) for name, default in zip(names[:count], missing + defaults, strict=True)
     ]
@@ -334,15 +334,17 @@ def _signature(handler: Callable[..., Any], method: str) -> list[tuple[str, str,
         )
     after = count + named
     if code.co_flags & _CO_VARARGS:
-        found.append((names[after], "*", UNSET))
+        found.append((names[after], "*", _NO_DEFAULT))
     for name in names[count:after]:
-        found.append((name, "=", (handler.__kwdefaults__ or {}).get(name, UNSET)))
+        found.append((name, "=", (handler.__kwdefaults__ or {}).get(name, _NO_DEFAULT)))
     if code.co_flags & _CO_VARKEYWORDS:
-        found.append((names[after + bool(code.co_flags & _CO_VARARGS)], "**", UNSET))
+        found.append((names[after + bool(code.co_flags & _CO_VARARGS)], "**", _NO_DEFAULT))
     return found
 
 
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
+_NO_DEFAULT: Any = object()
+"""What a parameter has that callers must give. `UNSET` may be a default of the handler's own."""
 
 
 def _inspected(handler: Callable[..., Any], method: str) -> list[tuple[str, str, Any]]:
@@ -363,7 +365,7 @@ def _inspected(handler: Callable[..., Any], method: str) -> list[tuple[str, str,
         (
             p.name,
             kinds.get(p.kind, ""),
-            UNSET if p.default is inspect.Parameter.empty else p.default,
+            _NO_DEFAULT if p.default is inspect.Parameter.empty else p.default,
         )
         for p in signature.parameters.values()
     ]

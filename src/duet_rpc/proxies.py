@@ -9,6 +9,8 @@ import collections.abc
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from msgspec import UNSET
+
 from duet_rpc.errors import UsageError
 from duet_rpc.service import Kind, Service
 
@@ -116,6 +118,7 @@ def _calling(
             if name in params:
                 raise TypeError(f"{full_name} was given {name} twice")
             params[name] = value
+        params = {name: value for name, value in params.items() if value is not UNSET}
         return send(full_name, params or None, returns=returns)
 
     method.__name__ = full_name

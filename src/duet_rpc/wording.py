@@ -21,7 +21,7 @@ from collections.abc import (
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 
 from duet_rpc.errors import InvalidParams
 from duet_rpc.patterns import pattern
@@ -71,7 +71,7 @@ def type_name(hint: Any) -> str:
     if values is not None:
         return " | ".join(map(_spelled, values))
     if _is_union(hint):
-        return " | ".join(type_name(part) for part in get_args(hint))
+        return " | ".join(type_name(part) for part in _alternatives(hint))
     origin = get_origin(hint)
     if origin is not None:
         outer = _JSON_NAMES.get(origin, getattr(origin, "__name__", "object"))
@@ -94,7 +94,7 @@ def accepted_values(hint: Any) -> list[Any] | None:
         return [member.value for member in hint]
     if _is_union(hint):
         closed: list[Any] = []
-        for part in get_args(hint):
+        for part in _alternatives(hint):
             values = [None] if part is type(None) else accepted_values(part)
             if values is None:
                 return None
@@ -105,6 +105,11 @@ def accepted_values(hint: Any) -> list[Any] | None:
 
 def _is_union(hint: Any) -> bool:
     return get_origin(hint) is Union or isinstance(hint, types.UnionType)
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    """List what a union holds and JSON can carry: a param that is not given is no value."""
+    return [part for part in get_args(hint) if part is not UnsetType]
 
 
 def _spelled(value: Any) -> str:
@@ -235,7 +240,7 @@ def _hint_at(hints: Mapping[str, Any], steps: list[str]) -> Any:
     for step in steps[1:]:
         hint = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
         if _is_union(hint):
-            parts = [part for part in get_args(hint) if part is not type(None)]
+            parts = [part for part in _alternatives(hint) if part is not type(None)]
             hint = parts[0] if len(parts) == 1 else Any
         inner = get_args(hint)
         if step == "..." or step.isdigit():

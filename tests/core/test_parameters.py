@@ -6,12 +6,12 @@ import sqlite3
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Optional, Protocol
+from typing import Any, Literal, NoReturn, Optional, Protocol
 from uuid import UUID
 
 import msgspec
 import pytest
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import InvalidParams, RpcError, UsageError
@@ -181,6 +181,53 @@ def test_any_object_may_be_a_default() -> None:
         return after, when
 
     assert call(find, None) == (marker, 1.5)
+
+
+def absent(a: int | None | UnsetType = UNSET, *, b: str | UnsetType = UNSET) -> Any:
+    return [a, b]
+
+
+class Holder:
+    def method(self, a: int | None | UnsetType = UNSET, *, b: str | UnsetType = UNSET) -> Any:
+        return [a, b]
+
+
+@pytest.mark.parametrize("handler", [absent, Holder().method, functools.partial(absent)])
+def test_what_is_not_given_is_told_from_null(handler: Callable[..., Any]) -> None:
+    for none_given in (None, b"{}"):
+        assert call(handler, none_given) == [UNSET, UNSET]
+    assert call(handler, b'{"a":null}') == call(handler, b"[null]") == [None, UNSET]
+    assert call(handler, b'{"a":1,"b":"x"}') == [1, "x"]
+    assert [parameter.required for parameter in of(handler).listed] == [False, False]
+    assert refused(handler, b'{"a":"x"}') == {
+        "param": "a",
+        "expected": "integer | null",
+        "received": "string",
+    }
+
+
+def test_a_key_that_was_not_given_can_be_told_too() -> None:
+    def pay(idempotency_key: str | UnsetType = UNSET) -> Any:
+        return idempotency_key
+
+    parameters = of(pay, takes_key=True)
+    for key in (None, "k"):
+        bound = parameters.bind(None)
+        parameters.give_key(bound, key)
+        assert parameters.call(bound.values, None, None) == (key or UNSET)
+
+
+def test_the_name_of_what_is_not_given_is_our_own_affair() -> None:
+    class Inner(msgspec.Struct):
+        mood: Literal["up", "down"] | UnsetType = UNSET
+
+    def must(a: int | UnsetType, b: Inner | UnsetType = UNSET) -> None: ...
+
+    assert refused(must, b"{}") == {"param": "a", "expected": "integer", "received": "nothing"}
+    data = refused(must, b'{"a":1,"b":{"mood":"x"}}')
+    assert (data["param"], data["expected"]) == ("b.mood", '"up" | "down"')
+    assert data["accepted"] == ["up", "down"]
+    assert "Unset" not in str(refused(must, b'{"a":1,"b":3}'))
 
 
 def test_context_and_transaction_are_handed_in_and_not_listed() -> None:

@@ -56,6 +56,24 @@ def param(service: Service) -> dict[str, Any]:
     return described
 
 
+def test_a_parameter_that_may_be_absent_is_not_required_and_has_no_default() -> None:
+    service = Service()
+
+    @service.query
+    def find(
+        text: str, limit: int | None | msgspec.UnsetType = msgspec.UNSET
+    ) -> str | msgspec.UnsetType:
+        return text
+
+    described = method(service)
+    first, second = described["params"]
+    assert (first["required"], second["required"]) == (True, False)
+    schema = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    assert second == {"name": "limit", "required": False, "schema": schema}
+    assert described["result"]["schema"] == {"type": "string"}
+    assert "Unset" not in json.dumps(described)
+
+
 class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"
