@@ -6,7 +6,6 @@ or without the variable, nothing of this is loaded.
 """
 
 import os
-import traceback
 from typing import NoReturn
 
 from duet_rpc.connection import Connection
@@ -27,6 +26,8 @@ def violated(what: str) -> NoReturn:
     """Tell of a broken invariant, in the file if there is one, and raise it."""
     file = os.environ.get(VARIABLE, "0")
     if file not in ("", "0", "1"):
+        import traceback  # a cold start's cost, and nothing is wrong then
+
         with open(file, "a") as told:
             told.write(f"{what}\n{''.join(traceback.format_stack())}\n")
     raise AssertionError(what)

@@ -251,7 +251,7 @@ def version() -> str:
 def test_the_start_loads_neither_asyncio_nor_click() -> None:
     program = (
         "import sys; from duet_rpc.cli import main; sys.argv = ['duet-rpc', 'rpc']; main();"
-        "print(*sorted({'asyncio', 'click', 'logging', 'socket'} & set(sys.modules)))"
+        "print(*sorted({'asyncio', 'click', 'logging', 'socket', 'traceback'} & set(sys.modules)))"
     )
     shown = subprocess.run(
         [sys.executable, "-c", program],
