@@ -53,28 +53,25 @@ class Commands:
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""
-        has_begun = False
-
-        def once(run: "Run") -> "Ran":
-            nonlocal has_begun
-            has_begun = True
-            try:
-                ran = _succeeded(work(run.transaction))
-            except BaseException as error:
-                ran = _failed(failure(error, job))
-            if run.transaction is not None and job.context is not None and job.context.cancelled:
-                # Nobody waits any more, and nothing has happened yet that could not be undone.
-                from asyncio import CancelledError
-
-                raise CancelledError
-            return ran
-
+        once = _Once(job, work, failure)
         try:
             return self.ledger.run(_command(job), once, deadline=_deadline(job))
         except RpcError:
             raise
         except Exception as error:
-            if has_begun:
+            if once.has_begun:
+                raise
+            raise _not_begun(error, job, failure) from None
+
+    async def run_yielding(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
+        """Run a `def` once for its key, and suspend where `run` would wait for another run."""
+        once = _Once(job, work, failure)
+        try:
+            return await self.ledger.run_yielding(_command(job), once, deadline=_deadline(job))
+        except RpcError:
+            raise
+        except Exception as error:
+            if once.has_begun:
                 raise
             raise _not_begun(error, job, failure) from None
 
@@ -122,6 +119,32 @@ class Commands:
         """Give back what the store holds; idempotent."""
         if self._opened is not None:
             self._opened.close()
+
+
+class _Once:
+    """A `def` as the ledger runs it."""
+
+    __slots__ = ("_failure", "_job", "_work", "has_begun")
+
+    def __init__(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> None:
+        self._job = job
+        self._work = work
+        self._failure = failure
+        self.has_begun = False
+
+    def __call__(self, run: "Run") -> "Ran":
+        self.has_begun = True
+        job, transaction = self._job, run.transaction
+        try:
+            ran = _succeeded(self._work(transaction))
+        except BaseException as error:
+            ran = _failed(self._failure(error, job))
+        if transaction is not None and job.context is not None and job.context.cancelled:
+            # No one waits any more, and nothing has happened yet that could not be undone.
+            from asyncio import CancelledError
+
+            raise CancelledError
+        return ran
 
 
 def _command(job: Job) -> "Command":

@@ -10,6 +10,7 @@ The common case, a query of plain params with an id, takes the same walk in a st
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -79,6 +80,12 @@ class Ledger(Protocol):
 
     def run(self, job: "Job", work: Callable[[Any], bytes], failure: "Failure") -> bytes:
         """Run a `def` unless the command has an outcome already; return the member to send."""
+        ...
+
+    async def run_yielding(
+        self, job: "Job", work: Callable[[Any], bytes], failure: "Failure"
+    ) -> bytes:
+        """Do the same, but suspend where it would wait for another run of the command."""
         ...
 
     async def run_async(
@@ -267,25 +274,38 @@ class Dispatcher:
 
     def run(self, job: Job) -> bytes:
         """Run a `def` to its end; never raises."""
-
-        def work(transaction: Any) -> bytes:
-            call = job.method.parameters.call
-            try:
-                result = call(job.bound.values, job.context, transaction)
-            except BaseException as error:
-                if self.leave is not None:
-                    self.leave(error)
-                raise
-            if self.leave is not None:
-                self.leave(None)
-            return result_member(result)
-
         try:
             if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
-                return self._ledger.run(job, work, self.failure)
-            return work(None)
+                return self._ledger.run(job, partial(self._call, job), self.failure)
+            return self._call(job, None)
         except BaseException as error:  # a handler's SystemExit does not end the server
             return self.broken_off(error, job, "handler failed")
+
+    def may_wait(self, job: Job) -> bool:
+        """Tell whether a `def` may have to wait for another run of the same command."""
+        return self._ledger is not None and (job.key is not None or _needs_ledger(job.method))
+
+    async def run_yielding(self, job: Job) -> bytes:
+        """Run a `def` that `may_wait`, and suspend while it waits; never raises."""
+        assert self._ledger is not None, "there is one to wait for"
+        try:
+            return await self._ledger.run_yielding(job, partial(self._call, job), self.failure)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            return self.broken_off(error, job, "handler failed")
+
+    def _call(self, job: Job, transaction: Any) -> bytes:
+        call = job.method.parameters.call
+        try:
+            result = call(job.bound.values, job.context, transaction)
+        except BaseException as error:
+            if self.leave is not None:
+                self.leave(error)
+            raise
+        if self.leave is not None:
+            self.leave(None)
+        return result_member(result)
 
     async def run_async(self, job: Job) -> bytes:
         """Run an `async def` to its end; never raises."""

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import select
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any
 
@@ -237,14 +237,29 @@ class LoopHost:
             self._finish(job, self.connection.dispatcher.broken_off(error, job))
 
     def _run_in_thread(self, job: Job) -> None:
-        self._finish_on_loop(job, self.connection.dispatcher.run(job))
+        dispatcher = self.connection.dispatcher
+        if dispatcher.may_wait(job):
+            self.go_on_in_thread(job, dispatcher.run_yielding(job))
+        else:
+            self._from_thread(self._finish, job, dispatcher.run(job))
 
     def _no_thread(self, job: Job, error: Exception) -> None:
-        self._finish_on_loop(job, self.connection.dispatcher.not_started(error, job))
+        self._from_thread(self._finish, job, self.connection.dispatcher.not_started(error, job))
 
-    def _finish_on_loop(self, job: Job, member: bytes) -> None:
+    def go_on_in_thread(
+        self, job: Job, run: Coroutine[Any, Any, bytes], error: BaseException | None = None
+    ) -> None:
+        """Let a command go on until it ends, or has to wait for another run: not in a thread."""
         try:
-            self._loop.call_soon_threadsafe(self._finish, job, member)
+            wait = run.send(None) if error is None else run.throw(error)
+        except StopIteration as end:
+            self._from_thread(self._finish, job, end.value)
+        else:
+            self._from_thread(_Waiting, self, job, run, wait)
+
+    def _from_thread(self, action: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action, *args)
         except RuntimeError:
             pass  # the loop is gone, and with it the peer
 
@@ -529,6 +544,63 @@ def _strand(loop: Any) -> None:
     for index in range(len(ready)):
         ready[index] = asyncio.Handle(stop, (), loop)
     selector.select = stop
+
+
+class _Waiting:
+    """A command that waits for another run of it, without a thread; all on the loop."""
+
+    AGAIN = 0.5
+    """Seconds until one that may have had an effect asks again for a thread that was refused."""
+
+    def __init__(
+        self, host: LoopHost, job: Job, run: Coroutine[Any, Any, bytes], wait: Any
+    ) -> None:
+        self._host = host
+        self._job = job
+        self._run = run
+        self._flight = wait.flight
+        self._timer = host._loop.call_later(wait.seconds, self._go_on)
+        job.running = self
+        if self._flight is None:
+            return
+        if job.answered:
+            self.cancel()
+        elif not self._flight.call_when_landed(self._landed):
+            self._go_on()
+
+    def cancel(self) -> None:
+        """Stop waiting for another run; waiting in a run of our own has to come to its end."""
+        if self._flight is not None:
+            self._go_on(asyncio.CancelledError())
+
+    def _landed(self) -> None:
+        self._host._from_thread(self._go_on)
+
+    def _go_on(self, error: BaseException | None = None) -> None:
+        if self._job.running is not self:
+            return  # it goes on already
+        self._job.running = None
+        self._timer.cancel()
+        if self._flight is not None:
+            self._flight.forget(self._landed)
+        self._take_thread(error)
+
+    def _take_thread(self, error: BaseException | None) -> None:
+        host = self._host
+        try:
+            host._lane.run(
+                partial(host.go_on_in_thread, self._job, self._run, error), self._refused
+            )
+        except Exception as why:
+            self._refused(why)
+
+    def _refused(self, why: Exception) -> None:
+        host = self._host
+        if self._flight is None:
+            host._from_thread(host._loop.call_later, self.AGAIN, self._take_thread, None)
+        else:
+            self._run.close()
+            host._no_thread(self._job, why)
 
 
 class _LoopReply:

@@ -23,7 +23,7 @@ from .group import Group
 from .heart import Heart
 from .machine import Claim, Command, Identity, Promise, Record, first_run, forgotten, remembers
 from .running import Ran, Run
-from .steps import BlockingSteps, Steps, Work, drive
+from .steps import BlockingSteps, Steps, Work, YieldingSteps, drive
 from .store import UNKNOWN_TTL, Capabilities, Store
 from .sweeper import SWEEP_ROWS, Sweeper
 
@@ -68,6 +68,7 @@ class Ledger:
             store, self._heart, lease, wait, ttl, unknown_ttl, max_outcome_bytes
         )
         self._blocking = BlockingSteps(self._group)
+        self._yielding = YieldingSteps(self._group)
         self._on_loop: LoopSteps | None = None
         self._lock = threading.Lock()
         # One that has to be asked for what it can do is one to wait for.
@@ -85,6 +86,16 @@ class Ledger:
         raises, the run counts as cut off.
         """
         return drive(self._answer(self._blocking, command, work, deadline))
+
+    async def run_yielding(
+        self, command: Command, work: Callable[[Run], Ran], *, deadline: float | None = None
+    ) -> bytes:
+        """Answer a command as `run` does, but suspend where `run` would wait for another run.
+
+        Not for an event loop: it blocks for the store and for `work`. Whoever drives it is given a
+        `steps.Wait` and goes on when that is over, on any thread that may block.
+        """
+        return await self._answer(self._yielding, command, work, deadline)
 
     async def run_async(
         self,

@@ -1,11 +1,13 @@
 """How the ledger's one logic waits and works: here for threads, in `aio` for an event loop.
 
 The logic is a coroutine. For a blocking caller each of its steps blocks and returns, so the
-coroutine never suspends and `drive` runs it to its end in one go.
+coroutine never suspends and `drive` runs it to its end in one go. A caller with better uses for its
+threads takes `YieldingSteps`: they block for the store and for the handler, but where the logic
+waits for another run they suspend it, and give the caller a `Wait`.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
 from .flights import Flight
@@ -89,6 +91,35 @@ class BlockingSteps:
     async def fly(self, flight: Flight, logic: Coroutine[Any, Any, bytes]) -> bytes:
         """See `Steps.fly`."""
         return await logic
+
+
+class Wait:
+    """What a coroutine on `YieldingSteps` waits for; it goes on when that is there, not before."""
+
+    __slots__ = ("flight", "seconds")
+
+    def __init__(self, seconds: float, flight: Flight | None = None):
+        self.seconds = seconds
+        """How long at most."""
+        self.flight = flight
+        """Wait until it has landed; nothing is lost if the caller gives that up."""
+
+    def __await__(self) -> Generator["Wait", None, None]:
+        yield self
+
+
+class YieldingSteps(BlockingSteps):
+    """Steps that block the calling thread to work, and give it back to wait."""
+
+    async def join(self, flight: Flight, patience: float) -> bool:
+        """See `Steps.join`."""
+        if not flight.has_landed:
+            await Wait(patience, flight)
+        return flight.has_landed
+
+    async def pause(self, seconds: float) -> None:
+        """See `Steps.pause`."""
+        await Wait(seconds)
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
