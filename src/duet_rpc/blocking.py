@@ -17,7 +17,7 @@ from duet_rpc.blocking_reply import Reply
 from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, check_options
 from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Dispatcher, Log
-from duet_rpc.errors import ConnectionLost, RpcError, UsageError
+from duet_rpc.errors import ConnectionLost, RpcError, UsageError, error_classes
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.policy import SPEC, Policy
@@ -76,6 +76,7 @@ class Client:
         policy: Policy = SPEC,
         allow_concurrent_requests: bool = True,
         log: Log | None = None,
+        errors: Any = None,
     ) -> None:
         check_options(
             opener,
@@ -96,7 +97,8 @@ class Client:
         self._dispatcher = Dispatcher(
             Service() if service is None else service, policy, log=log, shares_thread=True
         )
-        self._caller = Caller(self, timeout=timeout, retry=retry)
+        self._dispatcher.errors = error_classes(errors)
+        self._caller = Caller(self, timeout=timeout, retry=retry, errors=self._dispatcher.errors)
         self._timeout = timeout
         self._retry = retry
         self._opening = threading.RLock()
@@ -201,16 +203,23 @@ class Client:
         returns: Any = Any,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> Any:
         """Call a method, once: after a loss nobody knows whether it happened.
 
         `on_progress` is called with the progress that the server sends, each of which starts the
         timeout again, up to `total_timeout`. It is called on this thread, before the call returns.
         """
-        if timeout == USUAL and returns is Any and on_progress is None and total_timeout is None:
+        if (
+            timeout == USUAL
+            and returns is Any
+            and on_progress is None
+            and total_timeout is None
+            and errors is None
+        ):
             expected = self._caller.usual
         else:
-            expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+            expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         return self._ask(method, encode_params(params), expected)
 
     def start(
@@ -240,9 +249,10 @@ class Client:
         retry: Retry | None = None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> Any:
         """Call a method that changes nothing; it is tried again as `retry` says."""
-        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         if retry is None and self._retry is None:
             return self._ask(method, encode_params(params), expected)
         return run(self._caller.query(method, params, expected, retry))
@@ -259,13 +269,14 @@ class Client:
         retry: Retry | None = None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> Any:
         """Call a method with effects, under an idempotency key that is kept over all tries.
 
         `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
         another process. A server that cannot know what became of it then does not run it again.
         """
-        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         return run(self._caller.command(method, params, key, expected, retry, age))
 
     def outcome(self, method: str, key: str, *, timeout: float | None = USUAL) -> Any:
@@ -281,15 +292,16 @@ class Client:
         return Batch(self._caller)
 
     @overload
-    def proxy(self, interface: Service, name: str = "") -> Any: ...
+    def proxy(self, interface: Service, name: str = "", *, errors: Any = None) -> Any: ...
     @overload
-    def proxy(self, interface: Callable[..., P], name: str = "") -> P: ...
-    def proxy(self, interface: Any, name: str = "") -> Any:
+    def proxy(self, interface: Callable[..., P], name: str = "", *, errors: Any = None) -> P: ...
+    def proxy(self, interface: Any, name: str = "", *, errors: Any = None) -> Any:
         """Make an object whose methods call the server's.
 
         They are those of a `Protocol` class, which the server has under `name.`, or of a `Service`.
+        They raise the errors of that service, or the classes given as `errors`.
         """
-        return make_proxy(self, interface, name)
+        return make_proxy(self, interface, name, errors)
 
     # The face of `Caller`.
 

@@ -188,7 +188,9 @@ class BlockingHost(ThreadHost):
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
     ) -> PeerReply:
         """Call the server from a handler."""
-        reply = Reply(self._line, method, Expected(decoder(returns), timeout))
+        errors = (self.connection.dispatcher.errors,)
+        expected = Expected(decoder(returns), timeout, errors=errors)
+        reply = Reply(self._line, method, expected)
         if not self._line.request(reply, encode_params(params), self):
             raise copy.copy(self.loss())
         return _HandlersReply(self, ctx, reply)

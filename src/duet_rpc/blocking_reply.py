@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from duet_rpc.caller import Expected
+from duet_rpc.errors import in_class
 from duet_rpc.results import Decode
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Reply(Struct, eq=False):
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer; the lock is held."""
         if not self.done:
+            if error is not None:
+                error = in_class(error, self.expected.errors)
             self._result, self._error, self.done = result, error, True
             if self.gate is not None:
                 # In this order: Ctrl-C may come after each step, and then all who wait are woken.

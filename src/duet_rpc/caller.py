@@ -21,6 +21,7 @@ from duet_rpc.errors import (
     ConnectFailed,
     DeadlineExceeded,
     DuetError,
+    ErrorClasses,
     InProgress,
     Overloaded,
     RpcError,
@@ -28,6 +29,7 @@ from duet_rpc.errors import (
     StoreUnavailable,
     TransportError,
     UsageError,
+    error_classes,
 )
 from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.params import RetryAge, add_metadata, find_key
@@ -59,6 +61,8 @@ class Expected(Struct, frozen=True):
     on_progress: Callable[[Any], None] | None = None
     total_timeout: float | None = None
     """The most that news of progress can extend the wait to."""
+    errors: tuple[ErrorClasses, ...] = ()
+    """The classes that error answers are raised in; the first that has one for the code counts."""
 
 
 class Item(Struct):
@@ -261,8 +265,16 @@ def in_ms(seconds: float) -> int:
 class Caller:
     """The logic of both clients: what is sent, how often, and what its answers mean."""
 
-    def __init__(self, face: Face, *, timeout: float | None, retry: Retry | None) -> None:
+    def __init__(
+        self,
+        face: Face,
+        *,
+        timeout: float | None,
+        retry: Retry | None,
+        errors: ErrorClasses | None = None,
+    ) -> None:
         self._face = face
+        self._errors = () if errors is None else (errors,)
         self._timeout = timeout
         self._retry = retry
         self._batch_limit: int | None = None
@@ -277,6 +289,7 @@ class Caller:
         timeout: float | None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> Expected:
         """Say what a call waits for; `USUAL` is the client's own timeout."""
         if timeout == USUAL:
@@ -289,7 +302,8 @@ class Caller:
             check("total_timeout", total_timeout, is_seconds(total_timeout), SECONDS)
             if on_progress is None:
                 on_progress = _ignore
-        return Expected(decoder(returns), timeout, on_progress, total_timeout)
+        classes = self._errors if errors is None else (error_classes(errors), *self._errors)
+        return Expected(decoder(returns), timeout, on_progress, total_timeout, classes)
 
     async def query(self, method: str, params: Any, expected: Expected, retry: Retry | None) -> Any:
         """Call a method that changes nothing; it is sent again when that can help."""

@@ -27,7 +27,15 @@ from duet_rpc.caller import (
 )
 from duet_rpc.calls import JOIN, UNMATCHED, encode_params
 from duet_rpc.dispatch import Dispatcher, Log
-from duet_rpc.errors import CallTimeout, ConnectionLost, InvalidAnswer, RpcError, UsageError
+from duet_rpc.errors import (
+    CallTimeout,
+    ConnectionLost,
+    InvalidAnswer,
+    RpcError,
+    UsageError,
+    error_classes,
+    in_class,
+)
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
@@ -85,7 +93,7 @@ class _Reply(Struct, eq=False):
         if not future.remove_done_callback(self):
             self.client._came_late(self, error)
         elif error is not None:
-            future.set_exception(error)
+            future.set_exception(in_class(error, self.expected.errors))
             if isinstance(error, ConnectionLost):
                 future.exception()  # a thousand lost calls that nobody awaits are no thousand news
         elif self.decode is None:
@@ -117,6 +125,8 @@ class Client:
     `timeout` bounds each call (None: no bound); `retry` says how queries and commands are tried
     again; `service` is served to the server, which may call back. After the connection is lost,
     calls fail at once, or connect anew if `reconnect` is on (it is when there is a `retry`).
+    `errors` are the classes that the server's errors are raised in, by their codes: `RpcError`
+    subclasses, a base class of theirs, or the `Service` that raises them.
     """
 
     def __init__(
@@ -131,6 +141,7 @@ class Client:
         policy: Policy = SPEC,
         allow_concurrent_requests: bool = True,
         log: Log | None = None,
+        errors: Any = None,
     ) -> None:
         check_options(
             opener,
@@ -151,7 +162,8 @@ class Client:
             Service() if service is None else service, policy, log=log, shares_thread=True
         )
         self._workers = Workers()
-        self._caller = Caller(self, timeout=timeout, retry=retry)
+        self._dispatcher.errors = error_classes(errors)
+        self._caller = Caller(self, timeout=timeout, retry=retry, errors=self._dispatcher.errors)
         self._timeout = timeout
         self._host: LoopHost | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -333,6 +345,7 @@ class Client:
         returns: Any = Any,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> asyncio.Future[Any]:
         """Call a method, once: after a loss nobody knows whether it happened.
 
@@ -340,10 +353,16 @@ class Client:
         the news that the server sends, each of which starts the timeout again, up to
         `total_timeout`.
         """
-        if timeout == USUAL and returns is Any and on_progress is None and total_timeout is None:
+        if (
+            timeout == USUAL
+            and returns is Any
+            and on_progress is None
+            and total_timeout is None
+            and errors is None
+        ):
             expected = self._caller.usual
         else:
-            expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+            expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         return self.request(method, encode_params(params), expected)
 
     def query(
@@ -356,9 +375,10 @@ class Client:
         retry: Retry | None = None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> Awaitable[Any]:
         """Call a method that changes nothing; it is tried again as `retry` says."""
-        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         return self._caller.query(method, params, expected, retry)
 
     def command(
@@ -373,13 +393,14 @@ class Client:
         retry: Retry | None = None,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
+        errors: Any = None,
     ) -> Awaitable[Any]:
         """Call a method with effects, under an idempotency key that is kept over all tries.
 
         `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
         another process. A server that cannot know what became of it then does not run it again.
         """
-        expected = self._caller.expected(returns, timeout, on_progress, total_timeout)
+        expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         return self._caller.command(method, params, key, expected, retry, age)
 
     def outcome(self, method: str, key: str, *, timeout: float | None = USUAL) -> Awaitable[Any]:
@@ -398,15 +419,16 @@ class Client:
         return Batch(self._caller)
 
     @overload
-    def proxy(self, interface: Service, name: str = "") -> Any: ...
+    def proxy(self, interface: Service, name: str = "", *, errors: Any = None) -> Any: ...
     @overload
-    def proxy(self, interface: Callable[..., P], name: str = "") -> P: ...
-    def proxy(self, interface: Any, name: str = "") -> Any:
+    def proxy(self, interface: Callable[..., P], name: str = "", *, errors: Any = None) -> P: ...
+    def proxy(self, interface: Any, name: str = "", *, errors: Any = None) -> Any:
         """Make an object whose methods call the server's.
 
         They are those of a `Protocol` class, which the server has under `name.`, or of a `Service`.
+        They raise the errors of that service, or the classes given as `errors`.
         """
-        return make_proxy(self, interface, name)
+        return make_proxy(self, interface, name, errors)
 
     # The face of `Caller`.
 

@@ -21,6 +21,7 @@ from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
     RESERVED_CODES,
     Cancelled,
+    ErrorClasses,
     InternalError,
     InvalidRequest,
     MethodNotFound,
@@ -173,6 +174,8 @@ class Dispatcher:
         """Several connections are read on one thread: only what is declared inline runs there."""
         self.service = service
         self.policy = policy
+        self.errors = ErrorClasses(service)
+        """What the errors are raised in that a peer answers to the calls of handlers."""
         self.log: Log = log if log is not None else Silence()
         self._ledger = ledger
         self._unnumbered = 0

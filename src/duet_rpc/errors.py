@@ -14,6 +14,7 @@ A code and its canonical message are written here and nowhere else. This module 
 JSON.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 RESERVED_CODES = range(-32768, -31999)
@@ -21,6 +22,7 @@ RESERVED_CODES = range(-32768, -31999)
 _FREE = "outside -32768..-32000"
 
 _BY_CODE: dict[int, type["RpcError"]] = {}
+"""Our own; those of services belong to their clients, for two may use one code (`ErrorClasses`)."""
 
 
 class DuetError(Exception):
@@ -52,9 +54,10 @@ class UsageError(DuetError):
 class RpcError(DuetError):
     """An error answer. Raise a subclass from a handler; catch the same class around a call.
 
-    A subclass states `code` and `message` in its body; `data` is given where it is raised. The
-    class last defined for a code is the one a client raises for answers with that code. A subclass
-    without a code is a family: its members are raised, and it is caught.
+    A subclass states `code` and `message` in its body; `data` is given where it is raised. A client
+    raises the classes that it was given (`errors=`), or that the service of a proxy has; for any
+    other code it raises an `RpcError`. A subclass without a code is an abstract base class: its
+    subclasses are raised, and it is caught.
     """
 
     code: int = -32603
@@ -85,7 +88,8 @@ class RpcError(DuetError):
             raise UsageError(f"{cls.__name__}: a code is an integer, not {cls.code!r}")
         if cls.code in RESERVED_CODES and not cls.__module__.startswith("duet_rpc."):
             raise UsageError(_reserved(cls.__name__, cls.code))
-        _BY_CODE[cls.code] = cls
+        if cls.__module__ == __name__:
+            _BY_CODE[cls.code] = cls
 
     def __str__(self) -> str:
         text = f"{self.message} ({self.code})"
@@ -98,10 +102,12 @@ class RpcError(DuetError):
         return reason if isinstance(reason, str) else None
 
     @staticmethod
-    def from_wire(code: int, message: str, data: Any = None) -> "RpcError":
-        """Make the error that an answer describes, in the class defined for its code."""
+    def from_wire(
+        code: int, message: str, data: Any = None, cls: "type[RpcError] | None" = None
+    ) -> "RpcError":
+        """Make the error that an answer describes: of the class given, or of ours for its code."""
         # Not by its constructor: a peer may answer codes that nobody here may raise.
-        error = _remade(_BY_CODE.get(code, RpcError), (message,))
+        error = _remade(cls or _BY_CODE.get(code, RpcError), (message,))
         try:
             error.code, error.message, error.data = code, message, data
         except AttributeError:  # of a class that computes one of them
@@ -109,6 +115,87 @@ class RpcError(DuetError):
             error.code, error.message, error.data = code, message, data
         error.from_peer = True
         return error
+
+
+class ErrorClasses:
+    """Which class an error answer is raised in, by its code: of one client, proxy or service.
+
+    Given are classes, an abstract base class for all below it, a service (or whatever has `errors`)
+    or several of these. Codes mean something within a service only, so a class is never looked up
+    elsewhere; and where two fit one code, neither is taken.
+    """
+
+    __slots__ = ("_by_code", "_others")
+
+    def __init__(self, given: Any = ()) -> None:
+        self._by_code: dict[int, type[RpcError]] = {}
+        self._others: list[Any] = []
+        for each in _given(given):
+            if isinstance(each, type):
+                self._add(each)
+            else:
+                self._others.append(each)
+
+    def get(self, code: int) -> type[RpcError] | None:
+        """Find the one class for a code; None if there is none, or more than one."""
+        known = self._by_code.get(code)
+        if known is not None or not self._others:
+            return known
+        found = {other.errors.get(code) for other in self._others} - {None}
+        return found.pop() if len(found) == 1 else None
+
+    def _add(self, cls: type[RpcError]) -> None:
+        known = self._by_code.setdefault(cls.code, cls)
+        if issubclass(cls, known):
+            return  # one that shares the code of its parent
+        if not issubclass(known, cls):
+            raise UsageError(
+                f"errors: {known.__name__} and {cls.__name__} have the same code, {cls.code};"
+                " give each to a client or a proxy of its own"
+            )
+        self._by_code[cls.code] = cls
+
+
+def error_classes(given: Any) -> ErrorClasses:
+    """Take what was given as `errors`; a table that was made before is taken as it is."""
+    return given if isinstance(given, ErrorClasses) else ErrorClasses(given)
+
+
+def _given(errors: Any) -> Iterator[Any]:
+    """List the classes with a code, and whatever else has errors, in what was given."""
+    if errors is None:
+        return
+    if isinstance(errors, type) and issubclass(errors, RpcError):
+        yield from _stating_a_code(errors)
+    elif hasattr(errors, "errors") and not isinstance(errors, type):
+        yield errors
+    elif isinstance(errors, Iterable) and not isinstance(errors, (str, bytes)):
+        for each in errors:
+            yield from _given(each)
+    else:
+        raise UsageError(
+            f"errors: expected classes of RpcError, or a Service that raises them, not {errors!r}"
+        )
+
+
+def _stating_a_code(cls: type[RpcError]) -> Iterator[type[RpcError]]:
+    if cls.code != RpcError.code:
+        yield cls
+        return
+    for each in cls.__subclasses__():
+        if each.__module__ != __name__:
+            yield from _stating_a_code(each)
+
+
+def in_class(error: Exception, tables: Sequence[ErrorClasses]) -> Exception:
+    """Make of an error answer one of the class that the first of these has for its code."""
+    if type(error) is not RpcError:
+        return error
+    for classes in tables:
+        cls = classes.get(error.code)
+        if cls is not None:
+            return RpcError.from_wire(error.code, error.message, error.data, cls)
+    return error
 
 
 def misuse(error: RpcError) -> str | None:

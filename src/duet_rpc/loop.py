@@ -22,7 +22,7 @@ from duet_rpc.clocks import LONG, CallClock, set_deadline
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
-from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError
+from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.framing import Frame, Framing
 from duet_rpc.logs import RequestLoggers
@@ -640,6 +640,8 @@ class _LoopReply:
 
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer."""
+        if error is not None:
+            error = in_class(error, (self._host.connection.dispatcher.errors,))
         self._result, self._error = result, error
         self._settled.set()
         if self._future is not None:

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from duet_rpc.errors import RpcError
 from duet_rpc.parameters import Parameter
-from duet_rpc.service import Method, Service
+from duet_rpc.service import Method, Service, named_errors
 
 OPENRPC_VERSION = "1.3.2"
 
@@ -109,25 +108,8 @@ def _parameter(parameter: Parameter, schema: dict[str, Any]) -> dict[str, Any]:
 
 def _errors(method: Method) -> list[dict[str, Any]]:
     """List the errors that a handler names in its own code, by which it raises them."""
-    handler: Any = method.handler
-    while hasattr(handler, "__wrapped__") or hasattr(handler, "func"):
-        handler = getattr(handler, "__wrapped__", None) or handler.func
-    code = getattr(handler, "__code__", None)
-    if code is None:
-        return []
-    scope = dict(handler.__globals__)
-    for name, cell in zip(code.co_freevars, handler.__closure__ or (), strict=True):
-        try:
-            scope[name] = cell.cell_contents
-        except ValueError:
-            pass  # not bound yet
-    named = [scope.get(name) for name in (*code.co_names, *code.co_freevars)]
     found = {
-        thing.code: {"code": thing.code, "message": thing.message}
-        for thing in named
-        if isinstance(thing, type)
-        and issubclass(thing, RpcError)
-        and thing.code != RpcError.code  # any method may fail, and a family has no code
+        cls.code: {"code": cls.code, "message": cls.message} for cls in named_errors(method.handler)
     }
     return [found[code] for code in sorted(found)]
 

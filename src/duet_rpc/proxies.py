@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import UNSET
 
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import ErrorClasses, UsageError, error_classes
 from duet_rpc.service import Kind, Service
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,15 +33,21 @@ def command(method: F) -> F:
 class Client(Protocol):
     """What a proxy needs of either client."""
 
-    def call(self, method: str, params: Any = None, *, returns: Any = Any) -> Any:
+    def call(
+        self, method: str, params: Any = None, *, returns: Any = Any, errors: Any = None
+    ) -> Any:
         """Call once."""
         ...
 
-    def query(self, method: str, params: Any = None, *, returns: Any = Any) -> Any:
+    def query(
+        self, method: str, params: Any = None, *, returns: Any = Any, errors: Any = None
+    ) -> Any:
         """Call, again if need be."""
         ...
 
-    def command(self, method: str, params: Any = None, *, returns: Any = Any) -> Any:
+    def command(
+        self, method: str, params: Any = None, *, returns: Any = Any, errors: Any = None
+    ) -> Any:
         """Call under a key."""
         ...
 
@@ -58,9 +64,11 @@ class _Proxy:
         raise AttributeError(f"{self._title} has no method {name}")
 
 
-def make_proxy(client: Client, interface: Any, name: str) -> Any:
+def make_proxy(client: Client, interface: Any, name: str, errors: Any = None) -> Any:
     """Make the proxy of an interface, whose methods the server has under `name.`."""
+    classes: ErrorClasses | None
     if isinstance(interface, Service):
+        classes = error_classes(interface if errors is None else errors)
         prefix = f"{interface.name}." if interface.name else ""
         methods = {
             method.name.removeprefix(prefix): _calling(
@@ -69,11 +77,13 @@ def make_proxy(client: Client, interface: Any, name: str) -> Any:
                 method.kind,
                 [parameter.name for parameter in method.parameters.listed],
                 method.parameters.returns,
+                classes,
             )
             for method in interface
         }
         return _Proxy(interface.name or "the service", methods)
     methods = {}
+    classes = None if errors is None else error_classes(errors)
     for attribute in dir(interface):
         function = getattr(interface, attribute)
         if attribute.startswith("_") or not hasattr(function, "__code__"):
@@ -87,6 +97,7 @@ def make_proxy(client: Client, interface: Any, name: str) -> Any:
             getattr(function, _KIND, None),
             parameters,
             _awaited(hints.get("return", Any)),
+            classes,
         )
     if not methods:
         raise UsageError(
@@ -103,7 +114,12 @@ def _awaited(hint: Any) -> Any:
 
 
 def _calling(
-    client: Client, full_name: str, kind: Kind | None, parameters: list[str], returns: Any
+    client: Client,
+    full_name: str,
+    kind: Kind | None,
+    parameters: list[str],
+    returns: Any,
+    errors: ErrorClasses | None,
 ) -> Callable[..., Any]:
     send = {Kind.QUERY: client.query, Kind.COMMAND: client.command, None: client.call}[kind]
     returns = type(None) if returns is None else returns
@@ -119,7 +135,7 @@ def _calling(
                 raise TypeError(f"{full_name} was given {name} twice")
             params[name] = value
         params = {name: value for name, value in params.items() if value is not UNSET}
-        return send(full_name, params or None, returns=returns)
+        return send(full_name, params or None, returns=returns, errors=errors)
 
     method.__name__ = full_name
     return method

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from duet_rpc.context import Context, Transaction
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import ErrorClasses, RpcError, UsageError
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
 from duet_rpc.parameters import Parameters
 from duet_rpc.promise import Promise
@@ -22,6 +22,40 @@ if TYPE_CHECKING:
     from duet_rpc.policy import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Errors:
+    """The classes of a service's errors, as they are when somebody asks."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    def get(self, code: int) -> type[RpcError] | None:
+        """Find the one class for a code; None if there is none, or more than one."""
+        return self._service._error_class(code)
+
+
+def named_errors(handler: Any) -> list[type[RpcError]]:
+    """List the error classes with a code that a handler names in its own code, to raise them."""
+    while hasattr(handler, "__wrapped__") or hasattr(handler, "func"):
+        handler = getattr(handler, "__wrapped__", None) or handler.func
+    code = getattr(handler, "__code__", None)
+    if code is None:
+        return []
+    scope = dict(handler.__globals__)
+    for name, cell in zip(code.co_freevars, handler.__closure__ or (), strict=True):
+        try:
+            scope[name] = cell.cell_contents
+        except ValueError:
+            pass  # not bound yet
+    named = [scope.get(name) for name in (*code.co_names, *code.co_freevars)]
+    return [
+        thing
+        for thing in named
+        if isinstance(thing, type)
+        and issubclass(thing, RpcError)
+        and thing.code != RpcError.code  # any method may fail, and a base class has no code
+    ]
 
 
 class Kind(enum.Enum):
@@ -52,16 +86,39 @@ class Service:
     """A set of methods under one name, filled by decorators.
 
     `Service("notes")` serves its functions as `notes.get`, `notes.add`; `Service()` under their own
-    names. A name given in the decorator is taken as it is.
+    names. A name given in the decorator is taken as it is. `errors` are classes that its handlers
+    raise without naming them, in functions that they call.
     """
 
-    def __init__(self, name: str = "", *, version: str = "", description: str = "") -> None:
+    def __init__(
+        self, name: str = "", *, version: str = "", description: str = "", errors: Any = ()
+    ) -> None:
         for option, value in (("name", name), ("version", version), ("description", description)):
             check(option, value, is_text(value), "a text")
         self.name = name
         self.version = version
         self.description = description
         self._methods: dict[str, Method] = {}
+        self._declared = [ErrorClasses(errors)]
+        self._named: tuple[int, dict[int, type[RpcError] | None]] = (0, {})
+
+    @property
+    def errors(self) -> "Errors":
+        """The classes of its errors, by code: those declared, and those that its handlers name."""
+        return Errors(self)
+
+    def _error_class(self, code: int) -> type[RpcError] | None:
+        declared = {table.get(code) for table in self._declared} - {None}
+        if declared:
+            return declared.pop() if len(declared) == 1 else None
+        if self._named[0] != len(self._methods):
+            found: dict[int, type[RpcError] | None] = {}
+            for method in self:
+                for cls in named_errors(method.handler):
+                    # Two classes for one code: nobody can tell which one was raised.
+                    found[cls.code] = cls if found.get(cls.code, cls) is cls else None
+            self._named = len(self._methods), found
+        return self._named[1].get(code)
 
     def __iter__(self) -> Iterator[Method]:
         return iter(self._methods.values())
@@ -82,11 +139,13 @@ class Service:
             if method.name in self._methods:
                 raise UsageError(f"both services define {method.name}; rename one of them")
             self._methods[method.name] = method
+        self._declared += other._declared
 
     def with_fallback(self, other: "Service") -> "Service":
         """Make a service that has our methods, and those of `other` that we do not define."""
         both = Service(self.name, version=self.version, description=self.description)
         both._methods = {**other._methods, **self._methods}
+        both._declared = self._declared
         return both
 
     @overload

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from duet_rpc.errors import (
     Cancelled,
     ConnectionLost,
     DuetError,
+    ErrorClasses,
     InvalidParams,
     InvalidRequest,
     MethodNotFound,
@@ -20,6 +22,7 @@ from duet_rpc.errors import (
     RpcError,
     TransportError,
     UsageError,
+    in_class,
     misuse,
 )
 
@@ -64,6 +67,51 @@ def test_an_unknown_code_becomes_a_plain_error() -> None:
     assert error.reason is None
 
 
+def raised(code: int, given: Any, *, data: Any = None) -> RpcError:
+    """Make of an answer the error that a client with these classes raises."""
+    error = in_class(RpcError.from_wire(code, "of the peer", data), [ErrorClasses(given)])
+    assert isinstance(error, RpcError) and error.from_peer and error.code == code
+    return error
+
+
+def test_a_class_is_known_only_where_it_was_given() -> None:
+    class Mine(RpcError):
+        code, message = 4040, "Mine"
+
+    class Theirs(RpcError):
+        code, message = 4040, "Theirs"
+
+    assert type(RpcError.from_wire(4040, "whose?")) is RpcError
+    assert type(raised(4040, Mine)) is Mine and type(raised(4040, Theirs)) is Theirs
+    for nothing in (None, (), [], [None]):
+        assert type(raised(4040, nothing)) is RpcError
+    with pytest.raises(UsageError, match="Mine and Theirs have the same code, 4040"):
+        ErrorClasses([Mine, Theirs])
+
+
+def test_the_first_table_that_has_a_class_counts() -> None:
+    class Mine(RpcError):
+        code, message = 4040, "Mine"
+
+    class Theirs(RpcError):
+        code, message = 4040, "Theirs"
+
+    class Other(RpcError):
+        code, message = 4041, "Other"
+
+    tables = [ErrorClasses(Mine), ErrorClasses([Theirs, Other])]
+    found = [type(in_class(RpcError.from_wire(code, "x"), tables)) for code in (4040, 4041, 4042)]
+    assert found == [Mine, Other, RpcError]
+    overloaded = RpcError.from_wire(-32017, "Overloaded")
+    assert in_class(overloaded, tables) is overloaded
+
+
+@pytest.mark.parametrize("given", ["NoteNotFound", 404, ValueError, [ValueError], {"a": 1}, object])
+def test_what_is_no_error_class_is_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match="errors: expected classes of RpcError"):
+        ErrorClasses(given)
+
+
 def test_a_subclass_states_code_and_message() -> None:
     class NoteNotFound(RpcError):
         code, message = 404, "Note not found"
@@ -71,7 +119,7 @@ def test_a_subclass_states_code_and_message() -> None:
     error = NoteNotFound(data={"id": 7})
     assert (error.code, error.message, error.data) == (404, "Note not found", {"id": 7})
     assert str(error) == "Note not found (404): {'id': 7}"
-    assert type(RpcError.from_wire(404, "gone")) is NoteNotFound
+    assert type(raised(404, NoteNotFound)) is NoteNotFound
 
 
 def test_a_subclass_with_a_constructor_of_its_own_comes_back_from_the_wire() -> None:
@@ -81,7 +129,7 @@ def test_a_subclass_with_a_constructor_of_its_own_comes_back_from_the_wire() -> 
         def __init__(self, used: int) -> None:
             super().__init__(data={"used": used})
 
-    error = RpcError.from_wire(429, "Quota used up", {"used": 3})
+    error = raised(429, Quota, data={"used": 3})
     assert type(error) is Quota and error.data == {"used": 3}
 
 
@@ -93,7 +141,9 @@ def test_a_subclass_without_a_code_shares_its_parents() -> None:
         pass
 
     assert EditConflict().code == 409
-    assert type(RpcError.from_wire(409, "Conflict")) is Conflict
+    for given in ([Conflict, EditConflict], [EditConflict, Conflict], Conflict):
+        assert type(raised(409, given)) is Conflict
+    assert type(raised(409, EditConflict)) is EditConflict
 
 
 def test_a_message_and_a_code_can_be_given_where_it_is_raised() -> None:
@@ -131,7 +181,7 @@ def test_a_family_has_no_code_and_is_caught_but_not_raised() -> None:
     class PaperJam(Trouble):
         code, message = 4001, "Paper jam"
 
-    assert isinstance(RpcError.from_wire(4001, "Paper jam"), Trouble)
+    assert type(raised(4001, Trouble)) is type(raised(4001, [Trouble])) is PaperJam
     for family in (Trouble, RpcError):
         with pytest.raises(UsageError, match=f"{family.__name__} has no code of its own"):
             family("it happened")
@@ -173,7 +223,7 @@ def test_an_error_of_any_class_can_be_copied() -> None:
         def __init__(self, have: int, need: int) -> None:
             super().__init__(data={"have": have, "need": need})
 
-    error = RpcError.from_wire(1001, "Poor", {"have": 1, "need": 2})
+    error = raised(1001, Poor, data={"have": 1, "need": 2})
     twin = copy.copy(error)
     assert type(twin) is Poor and twin is not error
     assert (str(twin), twin.data, twin.from_peer) == (str(error), error.data, True)

@@ -45,12 +45,14 @@ async def connect(
     """Serve a service in the running loop and give a `Client` that is connected to it.
 
     `policy`, `store` and `server_log` are the server's, `client_policy` is the client's; all other
-    options are those of `Client`: `service` is what it serves to the server. With `reconnect` the
-    client finds the same service again after a loss. What the two say to each other passes through
-    the `wire`, if there is one. Without a `server_log` the server tells the logger `duet_rpc` of
-    Python's `logging`, which pytest shows with a test that fails.
+    options are those of `Client`: `service` is what it serves to the server, and its `errors` are
+    those of the service unless others are given. With `reconnect` the client finds the same service
+    again after a loss. What the two say to each other passes through the `wire`, if there is one.
+    Without a `server_log` the server tells the logger `duet_rpc` of Python's `logging`, which
+    pytest shows with a test that fails.
     """
     framing = client_options.get("framing", "lsp")
+    client_options.setdefault("errors", service)
     server = MemoryServer(service, policy, store, framing, wire, server_log)
     client = Client(server, policy=client_policy, **client_options)
     if isinstance(server.workers, _CountedWorkers):
@@ -78,6 +80,7 @@ def connect_blocking(
     from duet_rpc.blocking import Client as BlockingClient
 
     framing = client_options.get("framing", "lsp")
+    client_options.setdefault("errors", service)
     with loop_in_thread() as loop:
 
         async def make() -> MemoryServer:
