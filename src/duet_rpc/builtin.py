@@ -4,7 +4,9 @@ A service that defines one of these names itself keeps its own.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from msgspec import Meta
 
 from duet_rpc.commands import Commands
 from duet_rpc.context import Context
@@ -101,12 +103,21 @@ def builtin_methods(
     if commands is not None:
 
         @daemon.query(name="rpc.outcome")
-        def outcome(method: str, idempotency_key: str, ctx: Context) -> Any:
-            """Tell what became of a command: none, running, done or unknown, and its outcome."""
+        def outcome(
+            method: str,
+            idempotency_key: str,
+            ctx: Context,
+            age_ms: Annotated[int, Meta(ge=0)] = 0,
+        ) -> Any:
+            """Tell what became of a command: none, running, done or unknown, and its outcome.
+
+            With its age (milliseconds since it was first sent), `none` is said only if the store
+            would know; else it is `unknown`.
+            """
             key = check_key(idempotency_key)
             if not is_text(method):  # no command has such a name, and no store takes it
                 return {"state": "none"}
-            return commands.outcome(ctx.principal, method, key)
+            return commands.outcome(ctx.principal, method, key, age_ms / 1000)
 
     return daemon
 

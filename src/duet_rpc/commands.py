@@ -10,6 +10,7 @@ looks as if the handler had failed.
 
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,37 @@ from msgspec import Raw
 
 from duet_rpc.dispatch import Failure, Job, error_member
 from duet_rpc.errors import InternalError, ResultUnserializable, RpcError, StoreUnavailable
+from duet_rpc.service import Kind, Service
 
 if TYPE_CHECKING:
     from duet_rpc.ledger import Command, Ledger, Ran, Run
 
 
-class Commands:
-    """Runs the commands of a server through one ledger."""
+STARTING = 1.0
+"""Seconds from the start of serving in which what is read may have waited for the server."""
+START_TAKES = 60.0
+"""Seconds that it may have waited then: no server takes longer to start."""
+JUST_NOW = 0.001
+"""The age in seconds of a retry that says zero."""
 
-    def __init__(self, open_ledger: "Callable[[], Ledger]", *, checks: bool = False) -> None:
+
+class Commands:
+    """Runs the commands of a server through one ledger.
+
+    `keeps` says in two words where the ledger's records are and how long they last.
+    """
+
+    def __init__(
+        self,
+        open_ledger: "Callable[[], Ledger]",
+        *,
+        checks: bool = False,
+        keeps: tuple[str, str] | None = None,
+    ) -> None:
         self._open_ledger = open_ledger
         self._checks = checks
+        self.keeps = keeps
+        self._served_since: float | None = None
         self._opened: Ledger | None = None
         self._lock = threading.Lock()
         self.on_open: Callable[[], object] = lambda: None
@@ -44,12 +65,27 @@ class Commands:
         return self._opened
 
     def begin(self) -> None:
-        """Have it logged at the start if the store cannot be used; the server starts all the same.
+        """Note that serving starts: what is read from now on may have waited for us.
 
-        Never waits.
+        If the store cannot be used, that is logged, and the server starts all the same. Never
+        waits.
         """
+        self._served_since = time.monotonic()
         if self._checks:
             self.ledger.check()
+
+    def now(self) -> float:
+        """Tell the time."""
+        return time.monotonic()
+
+    def first_sent(self, age: float, read_at: float) -> float:
+        """Tell when a command was first sent whose retry, read at that time, says its age.
+
+        The age was true when the retry was sent. One that was sent to a server that had yet to
+        start has waited since; by then the server before it may have run the command.
+        """
+        is_starting = self._served_since is not None and read_at - self._served_since < STARTING
+        return read_at - max(age, JUST_NOW) - (START_TAKES if is_starting else 0.0)
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""
@@ -104,11 +140,16 @@ class Commands:
                 raise
             raise _not_begun(error, job, failure) from None
 
-    def outcome(self, principal: str, method: str, key: str) -> Any:
-        """Tell what became of a command: its state, and its result or error once it has one."""
+    def outcome(self, principal: str, method: str, key: str, age: float = 0.0) -> Any:
+        """Tell what became of a command: its state, and its result or error once it has one.
+
+        `age` is how long ago it was sent, if the caller says so; see `Ledger.outcome`.
+        """
         from duet_rpc.ledger.machine import State
 
-        record = self.ledger.outcome(principal, method, key)
+        if age > 0:
+            age = self.now() - self.first_sent(age, self.now())
+        record = self.ledger.outcome(principal, method, key, age=age)
         if record is None:
             return {"state": "none"}
         if record.state is State.DONE and record.outcome is not None:
@@ -145,6 +186,14 @@ class _Once:
 
             raise CancelledError
         return ran
+def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
+    """Say for the log where commands are remembered and how long; nothing if there are none."""
+    if commands is None or commands.keeps is None:
+        return {}
+    if not any(method.kind is Kind.COMMAND for method in service):
+        return {}
+    store, keeps = commands.keeps
+    return {"store": store, "remembers": keeps}
 
 
 def _command(job: Job) -> "Command":
@@ -153,6 +202,8 @@ def _command(job: Job) -> "Command":
 
     context, promise = job.context, job.method.promise
     assert context is not None and promise is not None, "prepared as a command"
+    # Without a key of the caller's it cannot have been tried before.
+    first_sent = None if job.key is None else context.first_sent
     return Command(
         principal=context.principal,
         method=job.method.name,
@@ -160,6 +211,7 @@ def _command(job: Job) -> "Command":
         fingerprint=fingerprint(job.method.name, job.params),
         promise=promise,
         correlation_id=_storable(context.correlation_id),
+        age=0.0 if first_sent is None else time.monotonic() - first_sent,
     )
 
 

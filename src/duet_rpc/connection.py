@@ -46,6 +46,7 @@ from duet_rpc.messages import (
     encode_batch,
     encode_error,
 )
+from duet_rpc.params import AGE
 from duet_rpc.service import Promise
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
@@ -525,6 +526,8 @@ class Connection:
             elif may_start and self._active < self._limit and not self._waiting:
                 self._start(waiting)
             else:
+                if message.params is not None and AGE in message.params:
+                    waiting.read_at = self.dispatcher.now()
                 self._queue.append(waiting)
                 if message.method in self.last_words:
                     self.on_last_words(message.method)
@@ -557,7 +560,9 @@ class Connection:
         try:
             if self.closing and message.method not in self.last_words:
                 raise ShuttingDown()
-            job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
+            job = self.dispatcher.prepare(
+                message, self._host.peer, self.id, self.principal, waiting.read_at
+            )
         except Exception as error:
             self._release(message.id if type(message) is Request else None, waiting)
             # Under no other name: this frame, and with it the message, would live in a circle.

@@ -65,6 +65,7 @@ class Context:
         "connection_id",
         "correlation_id",
         "deadline",
+        "first_sent",
         "idempotency_key",
         "is_over",
         "method",
@@ -102,6 +103,8 @@ class Context:
         """What the caller wants news under, as it came in `params._meta.progressToken`."""
         self.retry: RetryAge | None = None
         """Which attempt at a command this is, and how old the first one; None for the first."""
+        self.first_sent: float | None = None
+        """When the first attempt was sent at the latest, on the monotonic clock; of retries."""
         self.cancelled = False
         """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
         self.is_over = False

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from duet_rpc.builtin import builtin_methods
-from duet_rpc.commands import Commands
+from duet_rpc.commands import Commands, store_words
 from duet_rpc.connection import Connection
 from duet_rpc.dispatch import Dispatcher
 from duet_rpc.errors import UsageError
@@ -254,7 +254,7 @@ def run_daemon(
         max_header_bytes=policy.max_header_bytes,
         keeps_ends=True,
     )
-    logs.begin(__version__)
+    logs.begin(__version__, **store_words(service, commands))
     if commands is not None:
         commands.begin()
     if os.isatty(channel.read_fd):

@@ -79,6 +79,14 @@ class Ledger(Protocol):
     `failure` makes an error of what it raises. Refusals of the ledger itself are raised.
     """
 
+    def now(self) -> float:
+        """Tell the time."""
+        ...
+
+    def first_sent(self, age: float, read_at: float) -> float:
+        """Tell when a command was first sent whose retry, read at that time, says its age."""
+        ...
+
     def run(self, job: "Job", work: Callable[[Any], bytes], failure: "Failure") -> bytes:
         """Run a `def` unless the command has an outcome already; return the member to send."""
         ...
@@ -189,10 +197,22 @@ class Dispatcher:
 
     # The rules, in the order of the contract.
 
+    def now(self) -> float | None:
+        """Tell the time, if anything here depends on it."""
+        return None if self._ledger is None else self._ledger.now()
+
     def prepare(
-        self, message: Request | Notification, peer: Peer, connection_id: str, principal: str
+        self,
+        message: Request | Notification,
+        peer: Peer,
+        connection_id: str,
+        principal: str,
+        read_at: float | None = None,
     ) -> Job:
-        """Apply every rule before the handler; raise the `RpcError` of the first broken."""
+        """Apply every rule before the handler; raise the `RpcError` of the first broken.
+
+        `read_at` is when the message was read, if that was not just now.
+        """
         id = message.id if isinstance(message, Request) else None
         method = self.service.get(message.method)
         if method is None:
@@ -225,6 +245,10 @@ class Dispatcher:
             token = read_short(meta.progressToken)
             context.progress_token = None if token is UNSET else token
             context.retry = retry
+            if retry is not None and self._ledger is not None:
+                context.first_sent = self._ledger.first_sent(
+                    retry.age, self._ledger.now() if read_at is None else read_at
+                )
         return Job(id, method, bound, message.params, context, key, connection_id)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:

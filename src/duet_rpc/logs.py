@@ -109,8 +109,8 @@ class Logs:
         """Where lines go, without the path of anybody's home."""
         return "stderr" if self._path is None else f"file {os.path.basename(self._path)}"
 
-    def begin(self, version: str) -> None:
-        """Write the first line: who we are, and where the log goes."""
+    def begin(self, version: str, **more: Any) -> None:
+        """Write the first line: who we are, where the log goes, and what else is given."""
         with self._lock:
             if self._outbox is None:  # now: a handler may close descriptor 2 before the first line
                 self._outbox = self._open()
@@ -118,9 +118,8 @@ class Logs:
             self.note(
                 "warn", "the log file cannot be written; logging to stderr", why=self._problem
             )
-        self.note(
-            "info", "started", version=version, pid=os.getpid(), level=self.level, sink=self.sink
-        )
+        facts = {"version": version, "pid": os.getpid(), "level": self.level, "sink": self.sink}
+        self.note("info", "started", **facts, **more)
 
     def set_level(self, level: str) -> None:
         """Keep lines of this severity and above."""

@@ -21,6 +21,8 @@ from duet_rpc.errors import InvalidParams, UsageError
 from duet_rpc.surrogates import decode_value, encode_value
 
 KEY = "idempotency_key"
+AGE = b"age_ms"
+"""Stands in the params of every retry that tells its age."""
 META = "_meta"
 
 MAX_KEY = 255

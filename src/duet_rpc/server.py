@@ -1,8 +1,10 @@
 """Serves a Service: the one place where policy, ledger, log and transport meet."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
@@ -227,7 +229,9 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
                     f"{method.name} is transactional, which needs the store that its effects are"
                     " in: give it with store= of Server (for example sqlite:///commands.db)"
                 )
-        return Commands(_ledger_in_memory)
+        return Commands(
+            partial(_ledger_in_memory, time.monotonic()), keeps=("memory", "until exit")
+        )
     from duet_rpc.ledger import Ledger, open_store
 
     if isinstance(store, (str, os.PathLike)):
@@ -246,7 +250,8 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
             ledger.require(method.promise)
             _check_connection(method, ledger.store)
     _try_file(ledger)
-    return Commands(lambda: ledger, checks=True)
+    keeps = getattr(ledger.store, "keeps", None)
+    return Commands(lambda: ledger, checks=True, keeps=keeps)
 
 
 def _check_connection(method: Method, store: "Store") -> None:
@@ -278,7 +283,12 @@ def _try_file(ledger: "Ledger") -> None:
         raise UsageError(f"{path} cannot be used as a store: {why}") from None
 
 
-def _ledger_in_memory() -> "Ledger":
-    from duet_rpc.ledger import Ledger, MemoryStore
+def _ledger_in_memory(made: float) -> "Ledger":
+    """Open a ledger that would know of every command since the server was made.
 
-    return Ledger(MemoryStore())
+    It is opened with the first key: had one come before, it would have been opened then.
+    """
+    from duet_rpc.ledger import Ledger, MemoryStore
+    from duet_rpc.ledger.memory import steady_time
+
+    return Ledger(MemoryStore(since=steady_time() - (time.monotonic() - made)))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Unpack
 
-from duet_rpc.commands import Commands
+from duet_rpc.commands import Commands, store_words
 from duet_rpc.daemon import SIGNALS, Life, listen_to_signals, signal_name
 from duet_rpc.listener import Listener, Options
 from duet_rpc.logs import Logs
@@ -37,7 +37,7 @@ def run_on_socket(
     **options: Unpack[Options],
 ) -> None:
     """Serve until a signal ends it; returns when everything is answered."""
-    logs.begin(__version__)
+    logs.begin(__version__, **store_words(service, commands))
     life = Life(logs, may_go_on=True)
     sentinel = _Sentinel(life)
 

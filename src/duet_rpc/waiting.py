@@ -35,7 +35,7 @@ Place: TypeAlias = tuple[BatchAnswers, int] | None
 class Waiting:
     """A request in the queue, or an answer that has its place in the order."""
 
-    __slots__ = ("answer", "message", "place", "size")
+    __slots__ = ("answer", "message", "place", "read_at", "size")
 
     def __init__(
         self, message: Request | Notification | None, size: int, place: Place, answer: bytes = b""
@@ -46,6 +46,8 @@ class Waiting:
         self.size = size + size // 4
         self.place = place
         self.answer = answer
+        self.read_at: float | None = None
+        """When it was read, if that will be asked for: of retries, which tell their age."""
 
 
 class Budget:

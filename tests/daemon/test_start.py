@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import run
+from tests.daemon.process import Process
 
 SERVICE = """
 from duet_rpc import Service
@@ -49,3 +50,22 @@ def test_a_file_that_cannot_be_a_store_is_refused_at_the_start(
     (tmp_path / "app.py").write_text(SERVICE)
     ran = run("serve", "app.py", "--store", store, cwd=tmp_path)
     assert (ran.code, why in ran.err) == (2, True), ran
+
+
+@pytest.mark.parametrize(
+    "store, words",
+    [(None, 'store=memory remembers="until exit"'), ("sqlite", 'remembers="over restarts"')],
+)
+def test_the_first_line_says_how_long_commands_are_remembered(
+    store: str | None, words: str, tmp_path: Path
+) -> None:
+    given = [] if store is None else ["--store", f"sqlite:///{tmp_path}/commands.db"]
+    path = tmp_path / "service.py"
+    path.write_text(
+        "from duet_rpc import Service\napp = Service()\n\n@app.command\ndef go(): ...\n"
+    )
+    with Process("serve", path, *given) as daemon:
+        assert words in daemon.wait_for_log("started")
+    path.write_text("from duet_rpc import Service\napp = Service()\n\n@app.query\ndef go(): ...\n")
+    with Process("serve", path, *given) as daemon:
+        assert "remembers" not in daemon.wait_for_log("started")

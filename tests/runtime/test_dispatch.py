@@ -473,6 +473,12 @@ class Remembering:
     def __init__(self) -> None:
         self.keys: list[str | None] = []
 
+    def now(self) -> float:
+        return 0.0
+
+    def first_sent(self, age: float, read_at: float) -> float:
+        return read_at - age
+
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         self.keys.append(job.key)
         if job.key == "busy":

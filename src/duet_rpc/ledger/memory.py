@@ -41,6 +41,8 @@ def steady_time() -> float:
 class MemoryStore:
     """Records in a dictionary. It remembers from its making on, or since the time that is given."""
 
+    keeps = ("memory", "until exit")
+
     capabilities = Capabilities(
         transactional=False,
         durable=False,

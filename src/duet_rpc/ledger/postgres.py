@@ -119,6 +119,8 @@ class PostgresStore:
     answers others.
     """
 
+    keeps = ("postgresql", "over restarts")
+
     capabilities = Capabilities(
         transactional=True,
         durable=True,

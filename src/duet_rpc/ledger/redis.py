@@ -99,6 +99,8 @@ class RedisStore:
     until it answers again.
     """
 
+    keeps = ("redis", "as its server does")
+
     def __init__(self, url: str, *, timeout: float = 5.0):
         if timeout <= 0:
             raise UsageError(f"timeout is {timeout!r}; give the seconds that a server may take")

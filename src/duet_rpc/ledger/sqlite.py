@@ -62,6 +62,8 @@ class SqliteStore:
     connection made for transactional handlers, to set pragmas or a row factory.
     """
 
+    keeps = ("sqlite", "over restarts")
+
     capabilities = Capabilities(
         transactional=True,
         durable=True,
