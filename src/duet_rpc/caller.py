@@ -352,9 +352,13 @@ class Caller:
             del self._in_doubt[next(iter(self._in_doubt))]
 
     async def outcome(self, method: str, key: str, expected: Expected) -> Any:
-        """Ask the server what became of a command."""
-        params = msgspec.json.encode({"method": method, "idempotency_key": key})
-        return await self._try("rpc.outcome", _Tries(params), expected, self._retry)
+        """Ask the server what became of a command; of one in doubt it is told how old it is."""
+        params: dict[str, Any] = {"method": method, "idempotency_key": key}
+        since = self._in_doubt.get((method, key))
+        if since is not None:
+            params["age_ms"] = in_ms(self._face.now() - since)
+        tries = _Tries(msgspec.json.encode(params))
+        return await self._try("rpc.outcome", tries, expected, self._retry)
 
     def _or_usual(self, retry: Retry | None) -> Retry | None:
         if retry is None:

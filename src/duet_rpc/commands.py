@@ -28,8 +28,6 @@ STARTING = 1.0
 """Seconds from the start of serving in which what is read may have waited for the server."""
 START_TAKES = 60.0
 """Seconds that it may have waited then: no server takes longer to start."""
-JUST_NOW = 0.001
-"""The age in seconds of a retry that says zero."""
 
 
 class Commands:
@@ -85,7 +83,7 @@ class Commands:
         start has waited since; by then the server before it may have run the command.
         """
         is_starting = self._served_since is not None and read_at - self._served_since < STARTING
-        return read_at - max(age, JUST_NOW) - (START_TAKES if is_starting else 0.0)
+        return read_at - age - (START_TAKES if is_starting else 0.0)
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""

@@ -245,7 +245,8 @@ class Dispatcher:
             token = read_short(meta.progressToken)
             context.progress_token = None if token is UNSET else token
             context.retry = retry
-            if retry is not None and self._ledger is not None:
+            # An age of zero: no try before this one can have had an effect.
+            if retry is not None and retry.age_ms and self._ledger is not None:
                 context.first_sent = self._ledger.first_sent(
                     retry.age, self._ledger.now() if read_at is None else read_at
                 )

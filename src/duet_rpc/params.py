@@ -39,7 +39,7 @@ class RetryAge(Struct, frozen=True):
     """How a retry of a command presents itself: which attempt it is, and how old the first one is.
 
     The age is relative, so no clocks need to agree: milliseconds from the moment when the first
-    attempt was sent until this one was.
+    attempt was sent until this one was; zero if none before this one can have had an effect.
     """
 
     attempt: Annotated[int, msgspec.Meta(ge=2, le=_MOST)]
