@@ -184,6 +184,8 @@ class _Once:
 
             raise CancelledError
         return ran
+
+
 def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
     """Say for the log where commands are remembered and how long; nothing if there are none."""
     if commands is None or commands.keeps is None:

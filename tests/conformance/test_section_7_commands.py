@@ -650,6 +650,7 @@ async def test_a_transactional_command_is_rolled_back_with_its_caller(
                 time.sleep(0.01)
             return len(runs)
 
+    store.counts()  # as servers do at their start: it remembers from then on
     async with testing.connect(service, policy=DEVELOPMENT, store=store) as client:
         waiting = asyncio.ensure_future(client.command("move", key="k"))
         await asyncio.wait_for(begun.wait(), 60)

@@ -130,7 +130,7 @@ class Ledger:
 
     def _check(self) -> None:
         try:
-            self.store.look(Identity("", "", ""))
+            self.store.since(self._ttl)  # which it begins to remember, if it is new
         except Exception as error:
             log.warning("the command store cannot be used: %s", explain(error))
 
