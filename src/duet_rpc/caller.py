@@ -225,7 +225,7 @@ class _Tries:
 
     A query's do not: it has no effect that a second try could repeat. The clock starts with the
     first try that may have had an effect. One that was certainly not sent, or that was refused
-    before it began, had none.
+    before it began, had none, and what follows it is a first try again.
     """
 
     def __init__(
@@ -245,8 +245,8 @@ class _Tries:
         if self._key is None:
             return self._params
         retry = None
-        if self._sent:
-            retry = RetryAge(self._sent + 1, 0 if self.since is None else in_ms(now - self.since))
+        if self.since is not None:
+            retry = RetryAge(self._sent + 1, in_ms(now - self.since))
         return add_metadata(self._params, key=self._key, retry=retry)
 
     def ended(self, failure: Exception) -> None:

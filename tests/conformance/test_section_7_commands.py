@@ -54,7 +54,7 @@ class Bank:
     def __init__(self) -> None:
         self.effects: list[Any] = []
         self.contexts: list[Context] = []
-        self.service = Service("bank")
+        self.service = Service("bank", errors=Declined)
 
         def pay(value: Any = None, ctx: Context | None = None) -> Any:
             assert ctx is not None
