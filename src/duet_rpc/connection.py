@@ -681,7 +681,7 @@ class Connection:
 
     def forked(self, leave: Callable[[BaseException | None], object]) -> None:
         """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
-        self.dispatcher.leave = leave
+        self.dispatcher.forked(leave)
         self.baton.clear()  # so a handler that runs inline finds that it is gone, and asks the host
         self.drop_queued()
 

@@ -189,11 +189,19 @@ class Dispatcher:
         self._unnumbered = 0
         self.leave: Callable[[BaseException | None], object] | None = None
         """Set in a forked child: ends it, because its handler has ended and we serve nobody."""
+        self.batches: list[list[Any]] = []
+        """The messages of the batches that are being answered in a straight line."""
         self.spent: Any = None
         """The last large message that was answered. To free it takes as long as to read its answer,
         so whoever has sent the answer does that then."""
         simple = [method for method in service if self._is_simple(method)]
         self.answer_at_once = straight_line(simple, policy, self) if simple else None
+
+    def forked(self, leave: Callable[[BaseException | None], object]) -> None:
+        """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
+        self.leave = leave
+        for messages in self.batches:
+            messages.clear()  # the one that runs is the last
 
     # The rules, in the order of the contract.
 

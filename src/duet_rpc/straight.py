@@ -38,6 +38,8 @@ class LongWay(Protocol):
 
     leave: Callable[[BaseException | None], object] | None
     """Ends this process, if it is the forked child of a handler."""
+    batches: list[list[Any]]
+    """The messages of the batches that are being answered; a forked child empties them."""
 
     def failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         """Make the answer to a message whose handler, or whose result, has failed."""
@@ -79,7 +81,7 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
     """Compile the walk for these methods."""
     max_batch, max_depth = policy.max_batch, policy.max_depth
     small = 2 * max_depth  # what is nested n deep has 2n bytes at least
-    failed, notified = others.failed, others.notified
+    failed, notified, batches = others.failed, others.notified, others.batches
 
     def is_closed(nesting: float) -> bool:
         return nesting + _OUTER_NESTING <= max_depth
@@ -178,6 +180,7 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
         if not _is_plain(body, messages, max_batch) or not is_text(body, map(type, messages)):
             return None
         answers: list[_Answer | Raw] = []
+        batches.append(messages)
         try:
             for message in messages:
                 id = message.id
@@ -188,8 +191,6 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
                     answers.append(_Answer(id, message.call()))
                 except BaseException as error:
                     answers.append(Raw(failed(message, error, connection_id)))
-                if others.leave is not None:
-                    others.leave(None)
             if not answers:
                 return b""
             try:
@@ -197,12 +198,15 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
             except BaseException:
                 return encode_batch([encoded(each, messages, connection_id) for each in answers])
         finally:
+            batches.pop()
             answers.clear()  # the collector does not see them, so no frame may keep them
 
     def encoded(answer: _Answer | Raw, messages: list[Any], connection_id: str) -> bytes:
         try:
             return _encode(answer)
         except BaseException as error:
+            if others.leave is not None:
+                others.leave(None)
             assert isinstance(answer, _Answer), "an error is encoded already"
             message = next(message for message in messages if message.id == answer.id)
             result = answer.result
