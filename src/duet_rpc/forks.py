@@ -10,8 +10,9 @@ server, and that is the parent's.
 
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 FORKED = "this process is a copy, made by fork: what its parent has opened is the parent's"
 
@@ -32,11 +33,30 @@ def tell_in_child(thing: Copied) -> None:
     _copied.add(thing)
 
 
+_renewed: WeakKeyDictionary[object, dict[str, Callable[[], object]]] = WeakKeyDictionary()
+_left_to_parent: list[object] = []
+
+
+def renew_in_child(thing: object, **fresh: Callable[[], object]) -> None:
+    """Have the copies of a thing in forked children begin with these attributes made anew.
+
+    For locks, which threads of the parent may have held, and for what those threads were using.
+    """
+    _renewed[thing] = fresh
+
+
+def leave_to_parent(*things: object) -> None:
+    """Keep copies of what is the parent's as they are: to close one could be to tell a server."""
+    _left_to_parent.extend(things)
+
+
 def _tell() -> None:
-    copied = list(_copied)
-    _copied.clear()
-    for thing in copied:
+    for thing in list(_copied):
         thing.forked()
+    for renewed, fresh in list(_renewed.items()):
+        for name, make in fresh.items():
+            leave_to_parent(getattr(renewed, name))
+            setattr(renewed, name, make())
 
 
 os.register_at_fork(after_in_child=_tell)

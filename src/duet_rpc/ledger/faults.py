@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from ..errors import StoreUnavailable
+from ..forks import renew_in_child
 from ..tracebacks import describe_type
 
 
@@ -86,6 +87,7 @@ class Watch:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        renew_in_child(self, _lock=threading.Lock, _stop=threading.Event)
         self._losses = 0
         self._answered = 0.0
         self.is_silent = False

@@ -4,9 +4,9 @@ A child begins without any. Those of its parent are kept as they are and never c
 properly is to tell the server, which would end it for the parent too.
 """
 
-import os
 from typing import Any, Protocol
-from weakref import WeakSet
+
+from duet_rpc.forks import renew_in_child
 
 
 class Holder(Protocol):
@@ -15,19 +15,6 @@ class Holder(Protocol):
     idle: list[Any]
 
 
-_HOLDERS: WeakSet[Holder] = WeakSet()
-_LEFT_TO_PARENT: list[list[Any]] = []
-
-
 def forget_in_children(holder: Holder) -> None:
     """Have every child of this process begin without the holder's connections."""
-    _HOLDERS.add(holder)
-
-
-def _forget() -> None:
-    for holder in _HOLDERS:
-        _LEFT_TO_PARENT.append(holder.idle)
-        holder.idle = []
-
-
-os.register_at_fork(after_in_child=_forget)
+    renew_in_child(holder, idle=list)

@@ -16,6 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ..errors import InProgress, KeyReused, RpcError, UsageError
+from ..forks import leave_to_parent, tell_in_child
 from .conduct import Conductor, in_progress
 from .faults import explain
 from .flights import Flights
@@ -58,23 +59,41 @@ class Ledger:
         self._lease = lease
         self._ttl = ttl
         self._unknown_ttl = unknown_ttl
+        self._max_outcome_bytes = max_outcome_bytes
+        self._set_up()
+        tell_in_child(self)
+        # One that has to be asked for what it can do is one to wait for.
+        able = getattr(type(store), "capabilities", None)
+        self._is_at_hand = isinstance(able, Capabilities) and not able.waits
+
+    def _set_up(self) -> None:
+        """Make what belongs to one process: its name, its runs, its locks and its threads."""
+        store, unknown_ttl = self.store, self._unknown_ttl
         self._name = os.urandom(8).hex()
         self._runs = count(1)
         self._flights = Flights()
         self._group = Group(store.commit)
-        self._heart = Heart(store, self._group, lease, unknown_ttl)
-        self._sweeper = Sweeper(store, self._name, ttl, unknown_ttl)
+        self._heart = Heart(store, self._group, self._lease, unknown_ttl)
+        self._sweeper = Sweeper(store, self._name, self._ttl, unknown_ttl)
         self._conductor = Conductor(
-            store, self._heart, lease, wait, ttl, unknown_ttl, max_outcome_bytes
+            store,
+            self._heart,
+            self._lease,
+            self._wait,
+            self._ttl,
+            unknown_ttl,
+            self._max_outcome_bytes,
         )
         self._blocking = BlockingSteps(self._group)
         self._yielding = YieldingSteps(self._group)
         self._on_loop: LoopSteps | None = None
         self._lock = threading.Lock()
-        # One that has to be asked for what it can do is one to wait for.
-        able = getattr(type(store), "capabilities", None)
-        self._is_at_hand = isinstance(able, Capabilities) and not able.waits
         self._checking: threading.Thread | None = None
+
+    def forked(self) -> None:
+        """Begin anew on the same store: what runs is the parent's, and its threads are not here."""
+        leave_to_parent(self._flights, self._heart, self._sweeper, self._on_loop, self._checking)
+        self._set_up()
 
     def run(
         self, command: Command, work: Callable[[Run], Ran], *, deadline: float | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from ..errors import UsageError
+from ..forks import renew_in_child
 from .machine import (
     Answer,
     Claim,
@@ -56,6 +57,7 @@ class MemoryStore:
         self._clock = clock
         self._since = clock() if since is None else since
         self._lock = threading.Lock()
+        renew_in_child(self, _lock=threading.Lock)
         self._records: dict[Identity, Record] = {}
         self._running: set[Identity] = set()
         self._ends: list[tuple[float, Identity]] = []

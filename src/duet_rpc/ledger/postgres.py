@@ -19,6 +19,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from ..errors import StoreUnavailable, UsageError
+from ..forks import renew_in_child
 from .faults import Fault, Watch, unavailable
 from .machine import (
     ALWAYS,
@@ -140,6 +141,7 @@ class PostgresStore:
         self._is_ready = False
         self._watch = Watch(self._probe, fresh=timeout / 2)
         self._in_doubt: list[_InDoubt] = []
+        renew_in_child(self, _lock=threading.Lock, _in_doubt=list)
         # Below the timeout: a lock that others hold is no silence.
         settings = f"; SET lock_timeout = {max(int(timeout * 800), 1)}"
         self._own = self._pool(

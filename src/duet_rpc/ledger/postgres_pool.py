@@ -23,6 +23,7 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from ..errors import StoreUnavailable, UsageError
+from ..forks import renew_in_child
 from .faults import Fault, Watch, unavailable
 from .forks import forget_in_children
 
@@ -129,6 +130,7 @@ class ThreadGate:
 
     def __init__(self, places: int):
         self._places = threading.BoundedSemaphore(places)
+        renew_in_child(self, _places=lambda: threading.BoundedSemaphore(places))
 
     async def enter(self, patience: float) -> bool:
         """See `Gate.enter`."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import StoreUnavailable, UsageError
+from ..forks import leave_to_parent, tell_in_child
 from .faults import Fault, unavailable
 from .machine import (
     Answer,
@@ -93,7 +94,27 @@ class SqliteStore:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._written = self._read_from = which(self._path)
+        self._prepare = prepare
+        self._is_copy = False
+        """Our parent was using the file when it forked, and this process cannot know its locks."""
         self._guests = Guests(self._path, clock, self._patience, prepare, self._writing)
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Begin without the parent's connections: SQLite's own must not be used by two processes.
+
+        Nor can the file be used at all, if a thread of the parent was just doing so: SQLite counts
+        its locks by process, and would count the parent's as ours.
+        """
+        self._is_copy = self._is_copy or self._writing.locked() or self._reading.locked()
+        leave_to_parent(self._writer, self._reader, self._guests)
+        self._writer = self._reader = None
+        self._writing, self._reading = threading.Lock(), threading.Lock()
+        self._guests = Guests(self._path, self._clock, self._patience, self._prepare, self._writing)
+
+    def _refuse_in_child(self) -> None:
+        if self._is_copy:
+            raise unavailable(Fault.LOCKED)
 
     @property
     def path(self) -> Path:
@@ -130,6 +151,7 @@ class SqliteStore:
 
     def begin(self, claim: Claim, patience: float) -> SqliteTransaction | NotBegun:
         """Open a transaction for a handler; it keeps every other writer of the file waiting."""
+        self._refuse_in_child()
         return self._guests.begin(claim, patience)
 
     def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
@@ -221,6 +243,7 @@ class SqliteStore:
 
     def _open_writer(self) -> sqlite3.Connection:
         """Give the connection that writes, with the file's write lock taken."""
+        self._refuse_in_child()
         for _ in range(2):
             if self._writer is not None and which(self._path) != self._written:
                 self._drop_writer()
@@ -237,6 +260,7 @@ class SqliteStore:
         raise unavailable(Fault.NO_TABLES)
 
     def _open_reader(self) -> sqlite3.Connection:
+        self._refuse_in_child()
         for _ in range(2):
             if self._reader is not None and which(self._path) != self._read_from:
                 self._drop_reader()
