@@ -37,6 +37,7 @@ from duet_rpc.policy import Policy
 from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
+from duet_rpc.surrogates import encode_value
 from duet_rpc.transports.links import Opener
 
 T = TypeVar("T")
@@ -357,7 +358,7 @@ class Caller:
         since = self._in_doubt.get((method, key))
         if since is not None:
             params["age_ms"] = in_ms(self._face.now() - since)
-        tries = _Tries(msgspec.json.encode(params))
+        tries = _Tries(encode_value(params))
         return await self._try("rpc.outcome", tries, expected, self._retry)
 
     def _or_usual(self, retry: Retry | None) -> Retry | None:

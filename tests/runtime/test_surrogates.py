@@ -117,6 +117,13 @@ def test_commands_and_their_replay(face: Face) -> None:
         assert outcome == HALF
     found = driver.do(lambda client: client.outcome("put", "one"))
     assert found == {"state": "done", "result": HALF}
+    for ask in (
+        lambda client: client.command("put", {"text": "a"}, key=HALF),
+        lambda client: client.outcome("put", HALF),
+    ):
+        with pytest.raises(InvalidParams) as refused:
+            driver.do(ask)
+        assert refused.value.reason == "idempotency-key-invalid"
 
 
 def test_progress_and_calls_of_the_server(face: Face) -> None:
