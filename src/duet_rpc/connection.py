@@ -686,9 +686,14 @@ class Connection:
         self.drop_queued()
 
     def drop_queued(self) -> None:
-        """The peer is gone: what waits is not started, and its room is free for others."""
+        """The peer is gone: what waits is not started, and its room is free for others.
+
+        That includes the part of a message. A connection is part of cycles, so it stays until the
+        collector comes by; megabytes that hung on it would stay as well.
+        """
         self._queue.clear()
         self._arrived.clear()
+        self.framing.expire()
 
     def refuse(self) -> None:
         """The queue has been full for too long: read on, and answer what comes `overloaded`."""

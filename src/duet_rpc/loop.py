@@ -520,6 +520,7 @@ class LoopHost:
                     job.running.cancel()
             self._lose_calls(error or ConnectionLost("the connection was closed"))
             self.connection.drop_queued()
+            self.outbox.lose()
             self.channel.close()
         self._on_end(self)
 

@@ -12,6 +12,7 @@ looked for is what stays behind, and other tests run beside.
 
 import asyncio
 import json
+import os
 import random
 import socket
 import sys
@@ -32,6 +33,8 @@ PAUSE = 0.03
 """Seconds between two operations of a worker, on average."""
 TEXTS = ("", "short", "x" * 300, "ü" * 3_000, "y" * 70_000)
 SLOTS = AGENT.max_in_flight
+RUN = os.urandom(8).hex()
+"""What makes the keys of this process its own, whatever its seed."""
 
 
 def make_service() -> Service:
@@ -97,7 +100,6 @@ class AsyncLoad:
         self._generators = [random.Random(f"{seed} {n}") for n in range(self.WORKERS)]
         self._tally = Tally()
         self._keys = 0
-        self._seed = seed
 
     async def run(self, seconds: float) -> dict[str, Any]:
         """Put load on the server for a while; nothing of it is left afterwards."""
@@ -153,7 +155,7 @@ class AsyncLoad:
 
     def _key(self) -> str:
         self._keys += 1
-        return f"asyncio-{self._seed}-{self._keys}"
+        return f"{RUN}-{self._keys}"
 
     async def do_batch(self, rng: random.Random) -> None:
         timeout = rng.choice([0.002, PATIENCE])
@@ -254,7 +256,6 @@ class BlockingLoad:
         self._client = client
         self._generators = [random.Random(f"{seed} {n}") for n in range(self.WORKERS)]
         self._tally = Tally()
-        self._seed = seed
 
     def run(self, seconds: float) -> dict[str, Any]:
         """See `AsyncLoad.run`."""
@@ -298,7 +299,7 @@ class BlockingLoad:
         raise AssertionError(f"{method} did not fail")
 
     def do_command(self, rng: random.Random) -> None:
-        key = f"blocking-{self._seed}-{rng.getrandbits(64)}"
+        key = f"{RUN}-{rng.getrandbits(64)}"
         for _ in range(2):
             assert self._client.command("deposit", {"text": key}, key=key) == key
 

@@ -1,8 +1,10 @@
 """Many connections on one loop: who they are, their limits, their faults, and how they end."""
 
 import contextlib
+import gc
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.errors import ConnectFailed
+from duet_rpc.loop import LoopHost
 from duet_rpc.policy import EDITOR, SPEC, replace
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import parse_target
@@ -173,6 +176,42 @@ def _left(server: Serving) -> int:
 
 
 # Ends.
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Have nothing collected meanwhile: what is gone then went by itself."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("framing", ["lsp", "ndjson"])
+def test_a_peer_that_vanishes_leaves_no_part_of_a_message_behind(
+    framing: str, tmp_path: Path
+) -> None:
+    part = b"x" * 3_000_000
+    header = b"Content-Length: 9000000\r\n\r\n" if framing == "lsp" else b'"'
+    with serving("unix", tmp_path, framing=framing) as server:
+        with server.connect() as line:
+            line.write(header + part)
+        eventually(lambda: " disconnected " in server.log(), "the server sees that it is gone")
+        gone = [each for each in gc.get_objects() if type(each) is LoopHost and each.closed]
+        assert gone, "it is there until the collector comes"
+        assert not any(host.connection.framing.partial for host in gone)
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_a_peer_that_vanishes_leaves_no_answer_behind(tmp_path: Path) -> None:
+    with serving("unix", tmp_path) as server:
+        with server.connect() as line:
+            line.write(request("test.echo", ["y" * 3_000_000]))
+            assert select.select([line.channel.read_fd], [], [], PATIENCE)[0], "an answer comes"
+        eventually(lambda: " disconnected " in server.log(), "the server sees that it is gone")
+        gone = [each for each in gc.get_objects() if type(each) is LoopHost and each.closed]
+        assert gone and not any(host.outbox.size for host in gone)
 
 
 @both
