@@ -1,6 +1,8 @@
 """A large decode runs without the collector, and leaves it as it was."""
 
 import gc
+import json
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -42,3 +44,26 @@ def test_what_the_program_has_frozen_stays_frozen() -> None:
     frozen = gc.get_freeze_count()
     assert decode_large(lambda body: gc.isenabled(), b"") is True
     assert gc.get_freeze_count() >= frozen > 0
+
+
+class Cycle:
+    """Something that only the collector can take apart."""
+
+    def __init__(self) -> None:
+        self.itself = self
+        self.more = [[] for _ in range(20)]  # type: ignore[var-annotated]
+
+
+@pytest.mark.parametrize("body", [b"{}", json.dumps([[]] * 3_000).encode()], ids=["few", "many"])
+def test_what_ends_in_a_cycle_is_collected_although_large_messages_keep_coming(body: bytes) -> None:
+    gc.enable()
+    there: weakref.WeakSet[Cycle] = weakref.WeakSet()
+    most = 0
+    for _ in range(1500):
+        # It lives on while a message is read, so it is old when it ends.
+        cycle = Cycle()
+        there.add(cycle)
+        decode_large(json.loads, body)
+        del cycle
+        most = max(most, len(there))
+    assert most < 1000, f"{most} of 1500 were there at once"

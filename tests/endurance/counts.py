@@ -12,8 +12,7 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(128 * 1024),
 }
 """Has glibc give back what is freed. By itself it keeps up to 64 MiB of it for each of its arenas,
-of which there are eight for each core, and threads fill them one after another: for minutes that
-looks like a leak, and hides one."""
+of which there are eight for each core, and threads fill them one after another."""
 
 
 def held() -> dict[str, int]:
@@ -22,14 +21,16 @@ def held() -> dict[str, int]:
     `blocks` are those of Python's allocator, for objects up to 512 bytes; they count what the
     garbage collector does not see as well. `allocated` are the bytes that C has in use, which are
     those of larger objects, of SQLite and of the rest. `resident` is what the process costs.
+    `garbage` are objects that the collector had not come to by itself.
     """
-    for _ in range(3):
-        gc.collect()
+    garbage = gc.collect()
+    gc.collect()  # what finalizers have made
     pages = int(open("/proc/self/statm").read().split()[1])
     return {
         "resident": pages * os.sysconf("SC_PAGE_SIZE"),
         "allocated": allocated(),
         "blocks": sys.getallocatedblocks(),
+        "garbage": garbage,
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,
         "threads": threading.active_count(),
     }

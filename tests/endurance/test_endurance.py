@@ -32,15 +32,18 @@ LOADS = ("asyncio", "blocking", "raw")
 MEBI = 1024 * 1024
 
 SPARE = {
-    # Caches of the interpreter and of ours fill as rare operations come for the first time: some
-    # hundred blocks. The shortest run has 1,600 operations of the asyncio client after its first
-    # quarter, the one of CI 100,000.
-    "blocks": 1_500,
+    # Caches of the interpreter and of ours fill, and threads start, as rare operations come for the
+    # first time: up to 1,600 blocks where the first quarter is short, some hundred where it is not.
+    # After it 3,000 operations come in the shortest run, and 200,000 in that of CI.
+    "blocks": 3_000,
     # Caches of SQLite's, up to 2 MB for each connection, and buffers that are kept for large
     # messages. One message of 70 KB lost for each hundred operations is more.
     "allocated": 4 * MEBI,
     # The same, and pages that cannot be given back because one object on them lives.
-    "resident": 16 * MEBI,
+    "resident": 12 * MEBI,
+    # The collector comes when a quarter as many objects have been added as there were: some ten
+    # thousand here.
+    "garbage": 20_000,
     # A pool of threads grows to the most handlers that ever ran at once, which is a matter of
     # chance; each thread of a store's has a connection.
     "threads": 16,
