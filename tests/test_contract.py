@@ -1,0 +1,50 @@
+"""docs/contract.md is kept in order: every clause has its own id, and a test file that shows it."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "contract.md").read_text("utf-8")
+
+# Clauses that no test shows yet.
+NOT_SHOWN = {"daemon-14"}
+
+
+def clauses() -> list[str]:
+    """Return the ids of all clauses: list items, and rows of tables with a result in them."""
+    found = re.findall(
+        r"^- `([a-z]+-\d+)`|^\| `([a-z]+-\d+)` \| [^|]*\|[^|]*\|[^|]*\|$", TEXT, re.MULTILINE
+    )
+    return [item or row for item, row in found]
+
+
+def citations() -> list[tuple[list[str], list[str]]]:
+    """Return what stands in the tables of tests: clause ids, with ranges told in full, and paths."""
+    found = []
+    for what, where in re.findall(r"^\| (.*?) \| (`[a-z]+/.*) \|$", TEXT, re.MULTILINE):
+        ids = []
+        for first, last in re.findall(r"`([a-z]+-\d+)`(?: to `([a-z]+-\d+)`)?", what):
+            subject, number = first.rsplit("-", 1)
+            end = int(last.rsplit("-", 1)[1]) if last else int(number)
+            ids += [f"{subject}-{n}" for n in range(int(number), end + 1)]
+        found.append((ids, re.findall(r"`([\w/]+\.py)`", where)))
+    return found
+
+
+def test_clauses_of_a_subject_are_numbered_one_by_one() -> None:
+    subjects: dict[str, list[int]] = {}
+    for clause in clauses():
+        subject, number = clause.rsplit("-", 1)
+        subjects.setdefault(subject, []).append(int(number))
+    assert len(subjects) > 10
+    for subject, numbers in subjects.items():
+        assert numbers == list(range(1, len(numbers) + 1)), subject
+
+
+def test_every_clause_is_shown_by_a_test_file_that_exists() -> None:
+    cited = citations()
+    for _, paths in cited:
+        assert paths and all((ROOT / "tests" / path).exists() for path in paths), paths
+    shown = {clause for ids, _ in cited for clause in ids}
+    assert shown <= set(clauses()), shown - set(clauses())
+    assert set(clauses()) - shown == NOT_SHOWN
