@@ -19,7 +19,7 @@ def clauses() -> list[str]:
 
 
 def citations() -> list[tuple[list[str], list[str]]]:
-    """Return what stands in the tables of tests: clause ids, with ranges told in full, and paths."""
+    """Return the rows of the tables of tests: clause ids, ranges in full, and paths."""
     found = []
     for what, where in re.findall(r"^\| (.*?) \| (`[a-z]+/.*) \|$", TEXT, re.MULTILINE):
         ids = []
