@@ -69,6 +69,7 @@ class HandHost:
 
     def start(self, job: Job) -> None:
         if job.method.name in self.held:
+            job.has_begun = True
             self.open.append(job)
         else:
             self.run(job)

@@ -93,7 +93,7 @@ class Commands:
         except RpcError:
             raise
         except Exception as error:
-            if once.has_begun:
+            if job.has_begun:
                 raise
             raise _not_begun(error, job, failure) from None
 
@@ -105,7 +105,7 @@ class Commands:
         except RpcError:
             raise
         except Exception as error:
-            if once.has_begun:
+            if job.has_begun:
                 raise
             raise _not_begun(error, job, failure) from None
 
@@ -115,11 +115,7 @@ class Commands:
         """Run an `async def` once for its key."""
         from asyncio import CancelledError, current_task
 
-        has_begun = False
-
         async def once(run: "Run") -> "Ran":
-            nonlocal has_begun
-            has_begun = True
             try:
                 return _succeeded(await work(run.transaction))
             except BaseException as error:
@@ -134,7 +130,7 @@ class Commands:
         except RpcError:
             raise
         except Exception as error:
-            if has_begun:
+            if job.has_begun:
                 raise
             raise _not_begun(error, job, failure) from None
 
@@ -163,16 +159,14 @@ class Commands:
 class _Once:
     """A `def` as the ledger runs it."""
 
-    __slots__ = ("_failure", "_job", "_work", "has_begun")
+    __slots__ = ("_failure", "_job", "_work")
 
     def __init__(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> None:
         self._job = job
         self._work = work
         self._failure = failure
-        self.has_begun = False
 
     def __call__(self, run: "Run") -> "Ran":
-        self.has_begun = True
         job, transaction = self._job, run.transaction
         try:
             ran = _succeeded(self._work(transaction))

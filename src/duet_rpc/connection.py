@@ -47,7 +47,6 @@ from duet_rpc.messages import (
     encode_error,
 )
 from duet_rpc.params import AGE
-from duet_rpc.service import Promise
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
 
@@ -613,7 +612,8 @@ class Connection:
         """Answer a running request now and stop its handler, as far as it may be stopped.
 
         A command that has begun goes on: its effect may have happened, and its caller can ask for
-        the outcome. A transactional one is rolled back.
+        the outcome. A transactional one is rolled back, and one that waits for another run of it
+        stops waiting.
         """
         if job.answered:
             return
@@ -624,7 +624,7 @@ class Connection:
         else:
             self._answer_job(job, error_member(error))
             self.flush()
-        if job.method.promise in (None, Promise.TRANSACTIONAL):
+        if job.may_be_stopped:
             self._host.cancel(job)
 
     def pause_slot(self, ctx: Context) -> None:

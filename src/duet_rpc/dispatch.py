@@ -114,6 +114,7 @@ class Job:
         "connection_id",
         "context",
         "correlation_id",
+        "has_begun",
         "id",
         "key",
         "method",
@@ -148,6 +149,17 @@ class Job:
         """Where the answer goes if the request came in a batch."""
         self.running: Any = None
         """What the host needs to cancel the handler."""
+        self.has_begun = False
+        """Whether the handler has been called; one that waits for another run has not."""
+
+    @property
+    def may_be_stopped(self) -> bool:
+        """Whether it may end before it is done, because no one waits for it any more.
+
+        A command that has begun may not, unless its transaction can be rolled back: its effect may
+        have happened. One that waits for another run of it has done nothing yet.
+        """
+        return not self.has_begun or self.method.promise in (None, Promise.TRANSACTIONAL)
 
     @property
     def retry(self) -> RetryAge | None:
@@ -333,6 +345,7 @@ class Dispatcher:
 
     def _call(self, job: Job, transaction: Any) -> bytes:
         call = job.method.parameters.call
+        job.has_begun = True
         try:
             result = call(job.bound.values, job.context, transaction)
         except BaseException as error:
@@ -348,6 +361,7 @@ class Dispatcher:
 
         async def work(transaction: Any) -> bytes:
             call = job.method.parameters.call
+            job.has_begun = True
             try:
                 result = await call(job.bound.values, job.context, transaction)
             except BaseException as error:

@@ -211,7 +211,7 @@ class LoopHost:
         )
 
     def cancel(self, job: Job) -> None:
-        """Cancel the task of an `async def`; a `def` sees it in its context."""
+        """Cancel a task, or the waiting for another run; a `def` that runs sees its context."""
         if job.running is not None:
             self.on_loop(job.running.cancel)
 
@@ -515,8 +515,8 @@ class LoopHost:
                 if timer is not None:
                     timer.cancel()
             for job in list(self._running):
-                if job.running is not None:
-                    job.answered = True  # no one is there to be answered, and that is no failure
+                job.answered = True  # no one is there to be answered, and that is no failure
+                if job.running is not None and job.may_be_stopped:
                     job.running.cancel()
             self._lose_calls(error or ConnectionLost("the connection was closed"))
             self.connection.drop_queued()
@@ -562,17 +562,14 @@ class _Waiting:
         self._flight = wait.flight
         self._timer = host._loop.call_later(wait.seconds, self._go_on)
         job.running = self
-        if self._flight is None:
-            return
-        if job.answered:
+        if job.answered and job.may_be_stopped:
             self.cancel()
-        elif not self._flight.call_when_landed(self._landed):
+        elif self._flight is not None and not self._flight.call_when_landed(self._landed):
             self._go_on()
 
     def cancel(self) -> None:
-        """Stop waiting for another run; waiting in a run of our own has to come to its end."""
-        if self._flight is not None:
-            self._go_on(asyncio.CancelledError())
+        """Stop waiting for another run. A run of our own that has begun is not to be stopped."""
+        self._go_on(asyncio.CancelledError())
 
     def _landed(self) -> None:
         self._host._from_thread(self._go_on)
@@ -597,11 +594,11 @@ class _Waiting:
 
     def _refused(self, why: Exception) -> None:
         host = self._host
-        if self._flight is None:
-            host._from_thread(host._loop.call_later, self.AGAIN, self._take_thread, None)
-        else:
+        if self._job.may_be_stopped:
             self._run.close()
             host._no_thread(self._job, why)
+        else:
+            host._from_thread(host._loop.call_later, self.AGAIN, self._take_thread, None)
 
 
 class _LoopReply:

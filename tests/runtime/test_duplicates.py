@@ -1,25 +1,36 @@
-"""Duplicates of a `def` command on an event loop: they wait for the first, and hold no thread."""
+"""Duplicates of a command on an event loop: they wait for the first, and hold no thread.
+
+One that no one waits for any more holds no slot either.
+"""
 
 import asyncio
+import json
 import os
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from duet_rpc import Client, Server, Service, Transaction, testing
-from duet_rpc.errors import InProgress, Overloaded, StoreUnavailable
+from duet_rpc.errors import DeadlineExceeded, InProgress, Overloaded, StoreUnavailable
 from duet_rpc.ledger import Ledger, MemoryStore, Ran, Run, SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.ledger.machine import Answer, Command, Finish, Promise
 from duet_rpc.policy import AGENT
 from duet_rpc.workers import Lane, NoThread, Workers
 
+from .faces import framed
+from .slots import cancel, request
+
 pytestmark = pytest.mark.timeout(120)
 PATIENCE = 60.0
+SOCKET = f"/tmp/duet-dup-{os.getpid()}.sock"
 
 
 class Slow:
@@ -29,18 +40,33 @@ class Slow:
         self.begun = threading.Event()
         self.gate = threading.Event()
         self.runs = 0
+        self.ended = 0
         self.service = app = Service()
+        app.command(name="slow")(self._run)
 
-        @app.command
-        def slow() -> int:
-            self.runs += 1
-            self.begun.set()
-            assert self.gate.wait(PATIENCE)
-            return self.runs
-
-        @app.query
+        @app.query(inline=True)
         def ping() -> str:
             return "pong"
+
+        @app.query(inline=True)
+        def ended() -> int:
+            return self.ended
+
+    def _run(self) -> int:
+        self.runs += 1
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        self.ended += 1
+        return self.runs
+
+    def add(self, name: str, *, is_async: bool, **options: Any) -> None:
+        """Add the same command as another kind of handler."""
+
+        async def run() -> int:
+            return await asyncio.to_thread(self._run)
+
+        handler: Callable[[], Any] = run if is_async else self._run
+        self.service.command(name=name, **options)(handler)
 
     def with_transaction(self) -> Service:
         @self.service.command
@@ -77,18 +103,17 @@ async def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 @asynccontextmanager
-async def served(server: Server, clients: int) -> AsyncIterator[list[Client]]:
-    """Serve on a unix socket, and connect to it."""
-    path = f"/tmp/duet-dup-{os.getpid()}.sock"
-    started = asyncio.Event()
-    serving = asyncio.create_task(
-        server.serve_unix(path, on_start=lambda address: started.set(), drain=0.2)
-    )
+async def served(server: Server, clients: int, face: str = "unix") -> AsyncIterator[list[Client]]:
+    """Serve on a socket, and connect to it."""
+    started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    if face == "unix":
+        serves = server.serve_unix(SOCKET, on_start=started.set_result, drain=0.2)
+    else:
+        serves = server.serve_tcp("127.0.0.1", 0, on_start=started.set_result, drain=0.2)
+    serving = asyncio.create_task(serves)
     async with AsyncExitStack() as stack:
-        await started.wait()
-        yield [
-            await stack.enter_async_context(Client.connect(f"unix:{path}")) for _ in range(clients)
-        ]
+        target = await started
+        yield [await stack.enter_async_context(Client.connect(target)) for _ in range(clients)]
     serving.cancel()
     await asyncio.wait([serving])
     server.close()
@@ -98,6 +123,32 @@ def waiting(ledger: Ledger, method: str = "slow") -> int:
     """How many wait for the flight of a command."""
     flights = [each for id, each in ledger._flights._flights.items() if id.method == method]
     return sum(len(each._waiting) for each in flights)
+
+
+@asynccontextmanager
+async def run_elsewhere(
+    folder: Path, method: str, promise: Promise, free: threading.Event, uid: bool = True
+) -> AsyncIterator[asyncio.Task[bytes]]:
+    """Run a command as another process with the same store does, until it is set free."""
+    elsewhere = Ledger(SqliteStore(folder / "commands.db"))
+    held = threading.Event()
+
+    def work(run: Run) -> Ran:
+        held.set()
+        assert free.wait(PATIENCE)
+        return Ran(b'"result":42')
+
+    principal = f"uid:{os.getuid()}" if uid else "local"
+    print_of_params = fingerprint(method, b'{"idempotency_key":"k"}')
+    there = Command(principal, method, "k", print_of_params, promise)
+    running = asyncio.create_task(asyncio.to_thread(elsewhere.run, there, work))
+    assert await asyncio.to_thread(held.wait, PATIENCE)
+    try:
+        yield running
+    finally:
+        free.set()
+        await asyncio.wait([running])
+        elsewhere.close()
 
 
 async def test_288_duplicates_of_18_peers_hold_no_thread(slow: Slow) -> None:
@@ -118,27 +169,12 @@ async def test_288_duplicates_of_18_peers_hold_no_thread(slow: Slow) -> None:
 
 
 async def test_waiting_for_another_process_holds_no_thread(slow: Slow, tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "commands.db")
-    elsewhere = Ledger(SqliteStore(tmp_path / "commands.db"))
-    held, free = threading.Event(), threading.Event()
-
-    def work(run: Run) -> Ran:
-        held.set()
-        assert free.wait(PATIENCE)
-        return Ran(b'"result":42')
-
-    principal = f"uid:{os.getuid()}"
-    there = Command(
-        principal,
-        "slow",
-        "k",
-        fingerprint("slow", b'{"idempotency_key":"k"}'),
-        Promise.AT_MOST_ONCE,
-    )
-    running = asyncio.create_task(asyncio.to_thread(elsewhere.run, there, work))
-    assert await asyncio.to_thread(held.wait, PATIENCE)
-    ledger = Ledger(store, wait=PATIENCE)
-    async with served(Server(slow.service, policy=AGENT, store=ledger), 2) as clients:
+    free = threading.Event()
+    ledger = Ledger(SqliteStore(tmp_path / "commands.db"), wait=PATIENCE)
+    async with (
+        run_elsewhere(tmp_path, "slow", Promise.AT_MOST_ONCE, free) as running,
+        served(Server(slow.service, policy=AGENT, store=ledger), 2) as clients,
+    ):
         calls = [
             asyncio.ensure_future(client.command("slow", {}, key="k", timeout=PATIENCE))
             for client in clients
@@ -151,7 +187,6 @@ async def test_waiting_for_another_process_holds_no_thread(slow: Slow, tmp_path:
         assert set(await asyncio.gather(*calls)) == {42}
         assert await running == b'"result":42'
     assert slow.runs == 0
-    elsewhere.close()
 
 
 async def test_a_duplicate_that_has_waited_enough_is_told_so(slow: Slow) -> None:
@@ -187,6 +222,160 @@ async def test_a_cancelled_duplicate_of_a_transaction_stops_waiting(
         slow.gate.set()
         assert await first == 1
     assert slow.runs == 1
+
+
+KINDS = pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+PROMISES = pytest.mark.parametrize("promise", [Promise.AT_MOST_ONCE, Promise.RETRY_SAFE])
+SLOTS = AGENT.max_in_flight
+
+
+@asynccontextmanager
+async def faced(face: str, service: Service, ledger: Ledger) -> AsyncIterator[list[Client]]:
+    """Serve on a face that has several slots; give two clients, in memory the same one twice."""
+    if face == "memory":
+        async with testing.connect(service, policy=AGENT, store=ledger) as client:
+            yield [client, client]
+    else:
+        async with served(Server(service, policy=AGENT, store=ledger), 2, face) as clients:
+            yield clients
+
+
+def said(message: Any) -> bytes:
+    return framed(json.dumps(message).encode())
+
+
+def duplicates(client: Client, method: str, count: int) -> list["asyncio.Future[Any]"]:
+    return [
+        asyncio.ensure_future(client.command(method, {}, key="k", timeout=PATIENCE))
+        for _ in range(count)
+    ]
+
+
+@KINDS
+@PROMISES
+@pytest.mark.parametrize("face", ["memory", "unix", "tcp"])
+async def test_cancelled_duplicates_give_their_slots_back_at_once(
+    slow: Slow, face: str, promise: Promise, is_async: bool
+) -> None:
+    slow.add("other", is_async=is_async, retry_safe=promise is Promise.RETRY_SAFE)
+    ledger = Ledger(MemoryStore(), wait=10 * PATIENCE)
+    async with faced(face, slow.service, ledger) as (one, two):
+        first = asyncio.ensure_future(one.command("other", {}, key="k", timeout=PATIENCE))
+        assert await asyncio.to_thread(slow.begun.wait, PATIENCE)
+        count = SLOTS - 1 if one is two else SLOTS
+        for _ in range(2):
+            rest = duplicates(two, "other", count)
+            await eventually(lambda: waiting(ledger, "other") == count, "all duplicates wait")
+            for call in rest:
+                call.cancel()
+            assert await two.query("ping", timeout=PATIENCE) == "pong"
+            await eventually(lambda: waiting(ledger, "other") == 0, "none waits any more")
+        slow.gate.set()
+        assert await first == 1
+    assert slow.runs == 1
+
+
+@KINDS
+@PROMISES
+@pytest.mark.parametrize("face", ["memory", "unix"])
+async def test_cancelled_duplicates_of_a_run_elsewhere_give_their_slots_back_at_once(
+    slow: Slow, tmp_path: Path, face: str, promise: Promise, is_async: bool
+) -> None:
+    slow.add("other", is_async=is_async, retry_safe=promise is Promise.RETRY_SAFE)
+    ledger = Ledger(SqliteStore(tmp_path / "commands.db"), wait=10 * PATIENCE)
+    free = threading.Event()
+    async with (
+        run_elsewhere(tmp_path, "other", promise, free, uid=face == "unix") as running,
+        faced(face, slow.service, ledger) as (one, _),
+    ):
+        for _ in range(2):
+            rest = duplicates(one, "other", SLOTS)
+            # One of them looks after the run elsewhere, and the others wait for that one.
+            await eventually(lambda: waiting(ledger, "other") == SLOTS - 1, "all duplicates wait")
+            for call in rest:
+                call.cancel()
+            assert await one.query("ping", timeout=PATIENCE) == "pong"
+            await eventually(lambda: ledger.in_flight == 0, "none waits any more")
+        free.set()
+        assert await running == b'"result":42'
+        assert await one.command("other", {}, key="k", timeout=PATIENCE) == 42
+    assert slow.runs == 0
+
+
+@KINDS
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_duplicates_whose_connection_closes_stop_waiting(
+    slow: Slow, tmp_path: Path, is_elsewhere: bool, is_async: bool
+) -> None:
+    slow.add("other", is_async=is_async)
+    ledger = Ledger(SqliteStore(tmp_path / "commands.db"), wait=10 * PATIENCE)
+    async with AsyncExitStack() as stack:
+        if is_elsewhere:
+            elsewhere = run_elsewhere(tmp_path, "other", Promise.AT_MOST_ONCE, slow.gate)
+            await stack.enter_async_context(elsewhere)
+        one, _ = await stack.enter_async_context(faced("unix", slow.service, ledger))
+        if not is_elsewhere:
+            first = asyncio.ensure_future(one.command("other", {}, key="k", timeout=PATIENCE))
+            assert await asyncio.to_thread(slow.begun.wait, PATIENCE)
+        with socket.socket(socket.AF_UNIX) as two:
+            two.connect(SOCKET)
+            ids = range(1, SLOTS + 1)
+            two.sendall(b"".join(said(request(id, "other", idempotency_key="k")) for id in ids))
+            count = SLOTS - is_elsewhere
+            await eventually(lambda: waiting(ledger, "other") == count, "all duplicates wait")
+            two.sendall(said(cancel(1)))  # whose answer shows the server that no one reads
+        await eventually(lambda: waiting(ledger, "other") == 0, "none waits any more")
+        await eventually(lambda: ledger.in_flight == 1 - is_elsewhere, "nor looks after the run")
+        slow.gate.set()
+        if not is_elsewhere:
+            assert await first == 1
+    assert slow.runs == 1 - is_elsewhere
+
+
+@KINDS
+async def test_duplicates_whose_deadline_passes_give_their_slots_back(
+    slow: Slow, is_async: bool
+) -> None:
+    slow.add("other", is_async=is_async, timeout=0.5)
+    ledger = Ledger(MemoryStore(), wait=10 * PATIENCE)
+    async with faced("unix", slow.service, ledger) as (one, two):
+        first = asyncio.ensure_future(one.command("other", {}, key="k", timeout=PATIENCE))
+        assert await asyncio.to_thread(slow.begun.wait, PATIENCE)
+        for call in duplicates(two, "other", SLOTS):
+            with pytest.raises((DeadlineExceeded, InProgress)):
+                await call
+        assert await two.query("ping", timeout=PATIENCE) == "pong"
+        with pytest.raises(DeadlineExceeded):
+            await first
+        slow.gate.set()
+        assert await one.command("other", {}, key="k", timeout=PATIENCE) == 1
+    assert slow.runs == 1
+
+
+@KINDS
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_cancelled_command_that_has_begun_keeps_its_slot_until_it_has_ended(
+    slow: Slow, key: str | None, is_async: bool
+) -> None:
+    slow.add("other", is_async=is_async)
+    policy = replace(AGENT, max_in_flight=2)
+    ledger = Ledger(MemoryStore())
+    async with testing.connect(slow.service, policy=policy, store=ledger) as client:
+        calls = []
+        for number in (1, 2):
+            params = {} if key is None else {"idempotency_key": f"{key}{number}"}
+            call = client.call("other", params, timeout=PATIENCE)
+            calls.append(asyncio.ensure_future(call))
+        await eventually(lambda: slow.runs == 2, "both have begun")
+        for each in calls:
+            each.cancel()
+        ended = asyncio.ensure_future(client.query("ended", timeout=PATIENCE))
+        # Answered without a slot, and after what came before it was read.
+        await client.call("$/cancelRequest", {"id": 999}, timeout=PATIENCE)
+        assert not ended.done()
+        slow.gate.set()
+        assert await ended >= 1
+    assert slow.ended == 2
 
 
 async def test_a_duplicate_that_finds_no_thread_to_go_on_is_refused(
