@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from duet_rpc.ledger import Command, Ledger, Ran, Run
 
 
+BEGAN = time.monotonic()
+"""When this process began; no store that it makes is older, and none of its own memory."""
 STARTING = 1.0
 """Seconds from the start of serving in which what is read may have waited for the server."""
 START_TAKES = 60.0
-"""Seconds that it may have waited then: no server takes longer to start."""
+"""Seconds that it may have waited then, in a process that is older: no start takes longer."""
 
 
 class Commands:
@@ -80,10 +82,14 @@ class Commands:
         """Tell when a command was first sent whose retry, read at that time, says its age.
 
         The age was true when the retry was sent. One that was sent to a server that had yet to
-        start has waited since; by then the server before it may have run the command.
+        start has waited since. Its first try then went to the server before, in a process that had
+        ended when this one began: so this is when it was sent at the latest. A store that an
+        earlier process made was there by then; what this one made cannot know.
         """
-        is_starting = self._served_since is not None and read_at - self._served_since < STARTING
-        return read_at - age - (START_TAKES if is_starting else 0.0)
+        sent, served_since = read_at - age, self._served_since
+        if served_since is None or read_at - served_since >= STARTING:
+            return sent
+        return min(sent, max(BEGAN, served_since - START_TAKES))
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""

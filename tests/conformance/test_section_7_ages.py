@@ -23,7 +23,7 @@ from duet_rpc import (
     blocking,
     testing,
 )
-from duet_rpc.commands import START_TAKES, STARTING
+from duet_rpc.commands import BEGAN, START_TAKES, STARTING
 from duet_rpc.ledger import Ledger, MemoryStore
 from duet_rpc.policy import EDITOR
 from tests.ledger.conftest import STORES
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(120)
 
 SERVICE = """
 import os, sys
-from duet_rpc import Server, Service
+from duet_rpc import Server, Service, Transaction
 from duet_rpc.ledger import Ledger, open_store
 
 LOG, STORE = sys.argv[1:3]
@@ -57,6 +57,11 @@ async def once_on_loop(word: str) -> str:
 @app.command(retry_safe=True)
 def again(word: str) -> str:
     return effect(word)
+
+if STORE.startswith(("sqlite:", "postgresql:")):
+    @app.command
+    def move(word: str, transaction: Transaction) -> str:
+        return effect(word)
 
 # The default, or a store that is there after a crash.
 Server(app, store=None if STORE == "memory:" else Ledger(open_store(STORE), lease=0.5)).run_stdio()
@@ -233,6 +238,49 @@ def test_an_outcome_is_replayed_by_another_server(place: Place) -> None:
     assert place.effects == ["live"]
 
 
+# A server that has just started, for which a retry may have waited
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"], indirect=True)
+@every_client
+def test_a_transaction_that_a_crash_rolled_back_is_run_however_young_the_store(
+    place: Place,
+) -> None:
+    with place.client() as client:
+        assert client.outcome("app.move") == "none", "the store is there before the first try"
+        assert client.command("app.move", "die", retry=RETRY) == "die"
+        assert client.outcome("app.move") == "done"
+    assert place.effects == ["die", "die"]
+
+
+@pytest.mark.parametrize("kind", STORES[1:], indirect=True)
+@every_client
+def test_a_try_that_never_came_is_run_if_a_server_before_this_one_made_the_store(
+    place: Place,
+) -> None:
+    with place.client() as client:
+        assert client.command("app.again", "before") == "before"
+    with place.client() as client:
+        assert client.command("app.once", "live", age=0.001) == "live"
+    assert place.effects == ["before", "live"]
+
+
+@every_store
+@every_client
+def test_a_store_that_this_process_made_knows_nothing_of_what_waited_for_it(place: Place) -> None:
+    with place.client() as client, pytest.raises(OutcomeUnknown):
+        client.command("app.once", "live", age=0.001)
+    assert not place.effects
+
+
+@every_client
+def test_nor_does_memory_that_was_made_before_the_server(tmp_path: Path, ask: Ask) -> None:
+    place = Place(tmp_path, "memory://", ask)
+    with place.client() as client, pytest.raises(OutcomeUnknown):
+        client.command("app.once", "live", age=0.001)
+    assert not place.effects
+
+
 # On a server that lives, without processes
 
 
@@ -315,7 +363,9 @@ def test_what_is_read_while_a_server_starts_may_have_waited_for_it() -> None:
     assert commands.first_sent(2.0, now) == pytest.approx(now - 2.0)
     commands.begin()
     now = commands.now()
-    assert commands.first_sent(2.0, now) == pytest.approx(now - 2.0 - START_TAKES)
+    waited = max(BEGAN, now - START_TAKES)
+    assert commands.first_sent(0.001, now) == pytest.approx(waited)
+    assert commands.first_sent(2 * START_TAKES, now) == pytest.approx(now - 2 * START_TAKES)
     assert commands.first_sent(2.0, now + 2 * STARTING) == pytest.approx(now + 2 * STARTING - 2.0)
     server.close()
 
