@@ -159,9 +159,13 @@ class Postgres(Server):
 
 
 class Valkey(Server):
-    """Valkey on a unix socket, with an append-only file."""
+    """Valkey on a unix socket, with an append-only file that keeps what was answered.
 
-    def __init__(self, *, appendfsync: str = "everysec") -> None:
+    With `everysec` it puts off writing while an earlier sync is on its way, and answers all the
+    same: killed then, it has lost what it answered, and a command would run again.
+    """
+
+    def __init__(self, *, appendfsync: str = "always") -> None:
         super().__init__("duet-vk-")
         self.appendfsync = appendfsync
         self.url = f"unix://{self.directory}/socket"

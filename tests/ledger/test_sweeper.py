@@ -25,8 +25,10 @@ class Counting(MemoryStore):
         self.steps: list[tuple[float, float]] = []
         self.stepped = threading.Event()
         self.emptied = threading.Event()
+        self.sweepers: set[threading.Thread] = set()  # other tests' may still be alive
 
     def sweep(self, limit: int = 500, **more: Any) -> int:
+        self.sweepers.add(threading.current_thread())
         began = time.monotonic()
         threading.Event().wait(self.took)
         dropped = min(self.rows, limit)
@@ -94,9 +96,8 @@ def test_closing_does_not_wait_for_the_rest() -> None:
     assert store.stepped.wait(PATIENCE)
     sweeper.close()
     sweeper.close()
-    steps = len(store.steps)
-    assert not any(each.name == "duet-sweep" for each in threading.enumerate())
-    assert len(store.steps) == steps
+    (thread,) = store.sweepers
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable(), ValueError("unforeseen")])
@@ -125,7 +126,8 @@ def test_a_ledger_sweeps_with_its_first_command_and_ends_with_it() -> None:
     ledger.run(command(), Handler())
     assert store.stepped.wait(PATIENCE)
     ledger.close()
-    assert not any(each.name == "duet-sweep" for each in threading.enumerate())
+    (thread,) = store.sweepers
+    assert thread.name == "duet-sweep" and not thread.is_alive()
 
 
 def test_memory_keeps_no_trace_of_what_it_dropped() -> None:

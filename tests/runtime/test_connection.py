@@ -872,22 +872,42 @@ def test_each_call_gets_its_result_raw_or_as_a_value_as_it_wants(form: bytes) ->
 
 
 DEEPEST = b"[" * 62 + b"]" * 62
-BAD_VALUES = [b"1e400", b'"\xff"', b"[" * 64 + b"]" * 64, b"[" * 2000 + b"]" * 2000]
+TOO_DEEP = "the answer nests deeper than 64; to take such answers, set policy="
+BAD_VALUES = {
+    b"1e400": "the result is not what was asked for: Number out of range",
+    b'"\xff"': "the answer is not JSON in UTF-8",
+    b"[" * 64 + b"]" * 64: TOO_DEEP,
+    b"[" * 2000 + b"]" * 2000: TOO_DEEP,
+}
 
 
 @pytest.mark.parametrize("text", [b"", b"x" * 200, b"x" * 70_000])
 def test_a_value_may_nest_deep_but_not_too_deep(text: bytes) -> None:
     one = line(ONE)
-    waiters = [Waiting() for _ in range(1 + len(BAD_VALUES))]
-    for id, (waiter, value) in enumerate(zip(waiters, [DEEPEST, *BAD_VALUES], strict=True), 1):
+    other, good = Waiting(), Waiting()
+    other.decode = good.decode = None
+    one.connection.calls.send("ask", None, other)
+    answer(one, good, b'["%b",%b]' % (text, DEEPEST))
+    assert good.settled == [([text.decode(), json.loads(DEEPEST)], None)]
+    # An answer that cannot be read ends its own call at once, and no other.
+    for value, why in BAD_VALUES.items():
+        waiter = Waiting()
         waiter.decode = None
-        one.connection.calls.send("ask", None, waiter)
-        one.send(ANSWERS[0] % (id, b'["%b",%b]' % (text, value)))
-    assert waiters[0].settled == [([text.decode(), json.loads(DEEPEST)], None)]
-    # What is no JSON at all belongs to nobody; a number beyond all bounds belongs to its call.
-    ((_, error),) = waiters[1].settled
-    assert isinstance(error, InvalidAnswer)
-    assert [waiter.settled for waiter in waiters[2:]] == [[], [], []]
+        answer(one, waiter, b'["%b",%b]' % (text, value))
+        ended_unread(waiter, why)
+    assert other.settled == []
+
+
+def answer(one: Line, waiter: Waiting, value: bytes) -> None:
+    """Make a call and answer it with a value, which need be no JSON."""
+    call = one.connection.calls.send("ask", None, waiter)
+    one.send(ANSWERS[0] % (call, value))
+
+
+def ended_unread(waiter: Waiting, why: str) -> None:
+    ((result, error),) = waiter.settled
+    assert result is None and isinstance(error, InvalidAnswer)
+    assert str(error).startswith(why)
 
 
 @pytest.mark.parametrize("text", [b"", b"x" * 200, b"x" * 70_000])
@@ -896,10 +916,12 @@ def test_depth_is_the_policys_also_for_answers(text: bytes, depth: int) -> None:
     one = line(replace(ONE, max_depth=5))
     waiter = Waiting()
     waiter.decode = None
-    call = one.connection.calls.send("ask", None, waiter)
     value = b"[" * depth + b'"%b"' % text + b"]" * depth
-    one.send(ANSWERS[0] % (call, value))
-    assert len(waiter.settled) == (1 if depth + 1 <= 5 else 0)
+    answer(one, waiter, value)
+    if depth + 1 <= 5:
+        assert waiter.settled == [(json.loads(value), None)]
+    else:
+        ended_unread(waiter, "the answer nests deeper than 5; to take such answers, set policy=")
 
 
 def test_progress_reaches_the_call_and_is_not_answered() -> None:
