@@ -36,6 +36,7 @@ from duet_rpc.messages import (
     request_form,
     shallow_json,
 )
+from duet_rpc.params import SPACE
 from duet_rpc.results import Decode, decode_any
 from duet_rpc.unreadable import Glimpse, glimpse
 
@@ -518,6 +519,9 @@ def encode_params(params: Any) -> bytes | None:
             encoded = surrogates.encode(params)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise UsageError(f"these params cannot be written as JSON: {error}") from None
-    if type(params) is not dict and encoded[0] not in b"{[":
+    if type(params) is dict or type(params) is list:
+        return encoded
+    encoded = encoded.strip(SPACE).replace(b"\n", b" ")  # a text of the caller's own; NDJSON
+    if encoded[:1] not in (b"{", b"["):
         raise UsageError("params are a list or an object; wrap a single value in a list")
     return encoded

@@ -24,6 +24,8 @@ KEY = "idempotency_key"
 AGE = b"age_ms"
 """Stands in the params of every retry that tells its age."""
 META = "_meta"
+SPACE = b" \t\r\n"
+"""What JSON allows around values: a caller's own text may be laid out in any way."""
 
 MAX_KEY = 255
 _KEY_FORM = f"string of 1 to {MAX_KEY} printable characters"
@@ -77,7 +79,8 @@ def add_metadata(
     meta = {name: value for name, value in ours.items() if value is not None}
     if key is None and not meta:
         return params
-    if params is None or params in (b"{}", b"null"):
+    params = b"{}" if params is None else params.strip(SPACE)
+    if params == b"null":
         params = b"{}"
     elif params[:1] != b"{":
         what = "an idempotency key" if key is not None else f"_meta.{next(iter(meta))}"
@@ -88,7 +91,8 @@ def add_metadata(
     if meta:
         added[META] = meta
     spliced = encode_value(added)
-    return spliced if params == b"{}" else b"%b,%b" % (spliced[:-1], params[1:])
+    theirs = params[1:].lstrip(SPACE)
+    return spliced if theirs == b"}" else b"%b,%b" % (spliced[:-1], theirs)
 
 
 _KEY, _META, _NULL = KEY.encode(), META.encode(), Raw(b"null")
@@ -131,7 +135,7 @@ def find_key(params: bytes | None, key: str | None = None) -> str | None:
     None if there is neither. Raises `UsageError` if one of them is no text, if two differ, or if
     the params tell the age of a retry themselves.
     """
-    if params is None or params[:1] != b"{":
+    if params is None or params.lstrip(SPACE)[:1] != b"{":
         return key
     if b"\\" not in params and _KEY not in params and _META not in params:
         return key

@@ -51,6 +51,12 @@ def test_answers_come_in_the_order_of_the_file(
     assert seventh == {"id": 7, "method": "echo", "result": None}
 
 
+def test_a_command_whose_empty_params_are_laid_out(on_tcp: OnSocket) -> None:
+    calls = '{"method": "key_of", "params": { }, "key": "k"}\n{"method": "add", "params": [4]}\n'
+    ran = run("batch", on_tcp.address, "-", stdin=calls)
+    assert ran.jsons == [{"method": "key_of", "result": "k"}, {"method": "add", "result": 4}], ran
+
+
 def test_calls_from_stdin(on_tcp: OnSocket) -> None:
     ran = run("batch", on_tcp.address, "-", stdin='{"method": "add", "params": {"a": 1}}')
     assert (ran.code, ran.out, ran.err) == (0, '{"method":"add","result":1}\n', ""), ran

@@ -238,3 +238,18 @@ def test_an_age_that_cannot_be_read_is_refused(retry: bytes) -> None:
         read_retry(read_meta(Raw(b'{"retry":%b}' % retry)))
     assert caught.value.data["param"] == "_meta.retry"
     assert "age_ms: integer of 0 or more" in caught.value.data["expected"]
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n", " \t\r\n"])
+def test_white_space_is_no_member(space: str) -> None:
+    assert added(f"{space}{{{space}}}{space}", key="k") == {"idempotency_key": "k"}
+    assert added(f"{space}null{space}", key="k") == {"idempotency_key": "k"}
+    laid_out = f'{space}{{{space}"a": 1{space}}}{space}'
+    assert added(laid_out, key="k", progress_token=7) == {
+        "idempotency_key": "k",
+        "_meta": {"progressToken": 7},
+        "a": 1,
+    }
+    assert find_key(f'{space}{{{space}"idempotency_key":"in"}}'.encode()) == "in"
+    with pytest.raises(UsageError, match="named params"):
+        add_metadata(f"{space}[{space}]".encode(), key="k")
