@@ -22,7 +22,7 @@ from duet_rpc.clocks import LONG, CallClock, set_deadline
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
-from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded, UsageError, in_class
+from duet_rpc.errors import CallTimeout, ConnectionLost, TransportError, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.framing import Frame, Framing
 from duet_rpc.logs import RequestLoggers
@@ -160,7 +160,8 @@ class ThreadHost:
         """Call the peer from inside a handler."""
         self._refuse_in_child()
         if self.nested >= MAX_NESTED:
-            raise Overloaded(data={"detail": "too many calls wait for one another"})
+            # No refusal of the handler's own request: that has begun, and may have had an effect.
+            raise TransportError("the call was not sent: too many calls wait for one another")
         return _BlockingReply(self, ctx, method, encode_params(params), timeout, returns)
 
     def _refuse_in_child(self) -> None:

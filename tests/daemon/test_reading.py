@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.process import Process, frame, notification, request, serve
+from duet_rpc.threads import MAX_NESTED
+from tests.daemon.process import Process, eventually, frame, notification, request, serve
 from tests.daemon.services import ASYNC, SYNC
 
 HOSTS = {
@@ -118,7 +119,7 @@ def test_calls_inside_one_another_have_a_limit_and_it_does_no_harm(tmp_path: Pat
     with serve(tmp_path, SYNC) as daemon:
         ids = [call_down(daemon, "ask", level) for level in range(100)]
         daemon.send(request("ask", ["down", 100], id="one too many"))
-        assert daemon.error("one too many")["code"] == -32017
+        assert daemon.error("one too many")["code"] == -32603
         for id in reversed(ids):
             daemon.send(answer(id, 1))
         assert daemon.result("level 0") == 1
@@ -174,3 +175,44 @@ def delegate(ctx: Context) -> int:
         assert daemon.messages[0]["method"] == "progress"
         daemon.send(answer(call["id"], 8))
         assert daemon.result(1) == 8
+
+
+def test_a_call_that_would_wait_too_deep_fails_in_its_handler_and_is_no_refusal(
+    tmp_path: Path,
+) -> None:
+    source = """
+service = Service()
+
+@service.query
+def wait(ctx: Context) -> int:
+    return ctx.call("more").result()
+
+@service.command(retry_safe=True)
+def pay(ctx: Context) -> int:
+    return ctx.call("more").result()
+"""
+    pay = {"idempotency_key": "k"}
+    with serve(tmp_path, source, "--policy", "editor") as daemon:
+        for id in range(MAX_NESTED):
+            daemon.send(request("wait", id=id))
+        calls = [message["id"] for message in _calls(daemon, MAX_NESTED)]
+        daemon.send(request("pay", pay, id="deep"))
+        assert daemon.error("deep")["code"] == -32603
+        assert "too many calls wait for one another" in daemon.log
+        for id in calls:
+            daemon.send(answer(id, 1))
+        assert daemon.result(0) == 1
+        daemon.send(request("pay", pay, id="again"))
+        last = _calls(daemon, MAX_NESTED + 1)[-1]
+        daemon.send(answer(last["id"], 2))
+        assert daemon.result("again") == 2
+
+
+def _calls(daemon: Process, count: int) -> list[Any]:
+    """Wait until the daemon has made so many calls."""
+
+    def made() -> list[Any]:
+        return [message for message in daemon.messages if message.get("method") == "more"]
+
+    eventually(lambda: len(made()) >= count, "calls of the daemon")
+    return made()
