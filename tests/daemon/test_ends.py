@@ -255,3 +255,38 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except FileNotFoundError:
         return True
+
+
+@pytest.mark.parametrize("policy", ["editor", "agent"], ids=["threads", "loop"])
+def test_only_a_fault_from_which_it_cannot_go_on_ends_the_daemon_with_1(
+    tmp_path: Path, policy: str
+) -> None:
+    source = """
+import os, sys
+
+service = Service()
+
+@service.query
+def fail(how: str) -> None:
+    if how == "exit":
+        sys.exit(1)
+    raise ValueError(how)
+
+@service.query
+def break_waiting() -> None:
+    # What the daemon waits with: its epoll, and the pipe whose ends are both its own.
+    kinds = {int(fd): os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")
+             if os.path.exists("/proc/self/fd/" + fd)}
+    for fd, kind in kinds.items():
+        is_pair = kind.startswith("pipe:") and list(kinds.values()).count(kind) == 2
+        if "eventpoll" in kind or is_pair:
+            os.close(fd)
+"""
+    with serve(tmp_path, source, "--policy", policy) as daemon:
+        for how in ("exit", "raise"):
+            daemon.send(request("fail", [how], id=how))
+            assert daemon.error(how)["code"] == -32603
+        assert daemon.call("version"), "faults of handlers do not end it"
+        daemon.send(request("break_waiting", id="last"))
+        assert daemon.wait() == 1
+        assert "the daemon cannot go on" in daemon.log
