@@ -123,8 +123,8 @@ _encode = msgspec.json.Encoder().encode
 JOIN = 16
 """Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
-_LOOK = 4096
-"""Bytes at either end of a message that are looked at if it cannot be read."""
+_LOOK, _LOOK_FIRST = 4096, 65536
+"""Bytes of a message that are looked at if it cannot be read: at its end, at its beginning."""
 _SETTING = "to take such answers, set policy=replace(SPEC, %s=...)"
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
@@ -381,7 +381,7 @@ class Calls:
             return False
         # Where brackets do not match, the last one need not be the envelope's own.
         tail = bytes(body[-_LOOK:]) if is_balanced(body) else b""
-        seen = glimpse(bytes(body[:_LOOK]), tail)
+        seen = glimpse(bytes(body[:_LOOK_FIRST]), tail)
         max_depth = self._wire.max_depth
         why = "the answer is not JSON in UTF-8"
         if too_many:
@@ -409,8 +409,9 @@ class Calls:
     def _meant(self, seen: Glimpse) -> list[int]:
         """Say which calls an unread message answers; rather none than the wrong ones.
 
-        An array answers the whole batch that one of its ids belongs to. Where no id is seen, it is
-        the only batch, or the only call, that is on its way.
+        An array answers the whole batch that one of its ids belongs to. Where no id is seen, an
+        answer is that to the only batch, or the only call, that is on its way; what does not look
+        like an answer is none.
         """
         if seen.is_request:
             return []
@@ -421,6 +422,8 @@ class Calls:
             if id not in sent or not (seen.is_answer or len(sent) == 1):
                 return []
             return next((ids for ids in batches if seen.is_array and id in ids), [id])
+        if not seen.is_answer:
+            return []
         if seen.is_array and batches:
             return batches[0] if len(batches) == 1 else []
         return list(sent) if len(sent) == 1 else []

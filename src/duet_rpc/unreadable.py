@@ -9,7 +9,9 @@ own members are looked at:
   `jsonrpc` and `method` that stand directly before it. Some servers write the id last.
 
 A message with a `method` or with `params` is a request. One with a `result` or an `error` is an
-answer. Of any other nobody knows, and neither is an id enough: both ends count from one.
+answer, unless it is seen whole and has neither an id nor a version: programs log errors in JSON,
+too. A name that is cut off is the one that it begins. Of any other no one knows, and neither is an
+id enough: both ends count from one.
 """
 
 from msgspec import Struct
@@ -18,7 +20,7 @@ from duet_rpc.patterns import pattern
 
 _BEGINS = rb"[ \t\r\n]*(\[?)[ \t\r\n]*\{"
 _TOKEN = (
-    rb'[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|([\[{])|([\]}])|(:)|(,)'
+    rb'[ \t\r\n]*(?:("[^"\\]*(?:\\.[^"\\]*)*")|([\[{])|([\]}])|(:)|(,)'
     rb'|([^ \t\r\n"\[\]{}:,]+)(?=[ \t\r\n\]},]))'
 )
 _PLAIN = rb'"(id|jsonrpc|method)"[ \t\r\n]*:[ \t\r\n]*([0-9]{1,18}|"[^"\\]*")[ \t\r\n]*'
@@ -29,6 +31,9 @@ _ENDS = rb"(?:,[ \t\r\n]*%b)+\}[ \t\r\n]*(?:\][ \t\r\n]*)?\Z" % (
 _REQUEST = frozenset({b'"method"', b'"params"'})
 _ANSWER = frozenset({b'"result"', b'"error"'})
 _ID = b'"id"'
+_VERSION = b'"jsonrpc"'
+_MOST_TOKENS = 2048
+"""So much of a message is looked at, however large it is."""
 
 
 class Glimpse(Struct, frozen=True):
@@ -50,7 +55,7 @@ def glimpse(head: bytes, tail: bytes = b"") -> Glimpse | None:
     begins = pattern(_BEGINS).match(head)
     if begins is None:
         return None
-    members = _members(head, begins.end())
+    members, is_whole = _members(head, begins.end())
     found = pattern(_ENDS).search(tail)
     last = dict(pattern(_PLAIN).findall(found[0])) if found is not None else {}
     id = members.get(_ID)
@@ -59,15 +64,23 @@ def glimpse(head: bytes, tail: bytes = b"") -> Glimpse | None:
         id = last[b"id"] if id is None else id if begins[1] else b""
     is_request = not _REQUEST.isdisjoint(members) or b"method" in last
     is_answer = not is_request and not _ANSWER.isdisjoint(members)
+    if is_whole and id is None and _VERSION not in members:
+        is_answer = False
     return Glimpse(bool(begins[1]), is_request, is_answer, id)
 
 
-def _members(head: bytes, at: int) -> dict[bytes, bytes]:
-    """Read the members of the envelope as far as they are there: names, and plain values."""
+def _members(head: bytes, at: int) -> tuple[dict[bytes, bytes], bool]:
+    """Read the members of the envelope as far as they are there: names, and plain values.
+
+    Say also whether these are all of them.
+    """
     members: dict[bytes, bytes] = {}
     depth, name, last = 0, b"", b""
     match = pattern(_TOKEN).match
-    while token := match(head, at):
+    for _ in range(_MOST_TOKENS):
+        token = match(head, at)
+        if token is None:
+            break
         at = token.end()
         text, opens, closes, colon, comma, word = token.groups()
         if opens:
@@ -77,13 +90,13 @@ def _members(head: bytes, at: int) -> dict[bytes, bytes]:
         elif closes:
             depth -= 1
             if depth < 0:
-                break
+                return members, True
         elif depth:
             continue
         elif colon:
             name = last
             if name == _ID and name in members:
-                return {**members, _ID: b""}  # given twice
+                return {**members, _ID: b""}, False  # given twice
             if name != _ID:
                 members[name] = b""  # its value may be cut off
         elif comma:
@@ -92,4 +105,12 @@ def _members(head: bytes, at: int) -> dict[bytes, bytes]:
             members[name] = text or word
         else:
             last = text or b""
-    return members
+    if not depth and not name:
+        members.update(dict.fromkeys(_begun(head[at:]), b""))
+    return members, False
+
+
+def _begun(rest: bytes) -> list[bytes]:
+    """Say which of the names that matter is cut off here."""
+    cut = rest.strip(b" \t\r\n")
+    return [name for name in _REQUEST | _ANSWER if len(cut) > 1 and name.startswith(cut)]

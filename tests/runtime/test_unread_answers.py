@@ -19,6 +19,7 @@ from tests.runtime.test_misbehaving_server import wait_for
 
 DEEP = b"[" * 100 + b"]" * 100
 LARGE = b'"' + b"x" * 70_000 + b'"'
+LONG = b"x" * 5000
 SMALL = replace(SPEC, max_message_bytes=64 * 1024)
 
 ORDERS = {
@@ -75,7 +76,10 @@ def test_its_own_call_ends_and_no_other(face: Face, order: str, fault: str) -> N
         b'{"jsonrpc":"2.0","result":{"id":7}',
         b'{"jsonrpc":"2.0","id":1,',
         b'[{"jsonrpc":"2.0","result":"cut',
-        b'{"more":' + LARGE + b"}",
+        b'{"jsonrpc":"2.0","resu',
+        b'{"jsonrpc":"2.0","err',
+        b'{"jsonrpc":"2.0","result":"\xff"}',
+        b'{"jsonrpc":"2.0","trace":"' + LONG + b'","result":' + DEEP + b"}",
         b'{"result":' + LARGE + b',"id":1,"more":2}',
     ],
 )
@@ -104,6 +108,18 @@ def test_if_one_call_is_open_it_is_that_one(face: Face, body: bytes) -> None:
         b'{"jsonrpc":"2.0","result":' + LARGE + b',"id":99}',
         b'{"jsonrpc":"2.0","id":"1","result":' + DEEP + b"}",
         b'{"id":1,"result":' + DEEP + b',"id":2}',
+        b'{"jsonrpc":"2.0","id":"' + LONG + b'","method":"m","params":' + DEEP + b"}",
+        b'{"jsonrpc":"2.0","trace":"' + LONG + b'","method":"m","params":' + DEEP + b',"id":1}',
+        b'{"jsonrpc":"2.0","meth',
+        b'{"jsonrpc":"2.0"',
+        b'{"more":' + LARGE + b"}",
+        b'{"level":"info","text":"bad \xff"}',
+        b'{"level":"info","took":NaN}',
+        b'{"level":"error","error":"bad \xff"}',
+        b"{'a': 1}",
+        b"{'result': 1}",
+        b"{debug} starting",
+        b"[{info}] starting",
         b"Listening on port 8080",
         b"[INFO] started",
         b"",
@@ -188,6 +204,20 @@ def test_one_array_that_cannot_be_read_ends_the_batch(
     errors = in_batch(driver, 2)
     assert [type(error) for error in errors] == [InvalidAnswer, InvalidAnswer]
     assert single.result(PATIENCE) == "good"
+    driver.close()
+
+
+@pytest.mark.parametrize("printed", [b"[{info}] starting", b'[{"jsonrpc":"2.0","meth'])
+def test_what_is_no_array_of_answers_does_not_end_the_batch(face: Face, printed: bytes) -> None:
+    def script(peer: Peer) -> None:
+        requests = peer.read()
+        peer.say(printed)
+        answers = [b'{"jsonrpc":"2.0","id":%d,"result":1}' % each["id"] for each in requests]
+        peer.say(b"[%b]" % b",".join(answers))
+        peer.read_all()
+
+    driver = face.open(Scripted(script), policy=SMALL)
+    assert in_batch(driver, 2) == [None, None]
     driver.close()
 
 
