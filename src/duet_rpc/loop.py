@@ -106,16 +106,19 @@ class LoopHost:
         tell_in_child(self)
 
     def forked(self) -> None:
-        """Leave the connection, and the loop if one of our handlers has forked, to the parent."""
+        """Leave the connection, and the loop if one of our handlers has forked, to the parent.
+
+        Whatever runs on the loop of a server may be part of a handler: a task of its own, a task or
+        a callback that it has made. The loop of a client is its program's, unless a handler runs.
+        """
         self.is_copy = self.closed = True
         self.on_traffic = _nothing
         self.lock = threading.RLock()
         self.connection.forked(leave)
         self.outbox.lose()
         self.channel.close()
-        if threading.get_ident() == self._thread:
-            task = asyncio.current_task(self._loop)
-            if any(job.running is task is not None for job in self._running):
+        if threading.get_ident() == self._thread and self._loop.is_running():
+            if self._lingers or any(isinstance(job.running, asyncio.Task) for job in self._running):
                 _strand(self._loop)
 
     def begin(self) -> None:

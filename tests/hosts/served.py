@@ -209,6 +209,32 @@ async def fork_async(how: str) -> int:
     return _end_child(how)
 
 
+@more.query
+async def fork_below(how: str) -> int:
+    """Fork in a task or a callback of a handler; the child awaits."""
+    loop = asyncio.get_running_loop()
+    forked: asyncio.Future[int] = loop.create_future()
+
+    async def part() -> None:
+        pid = os.fork()
+        if pid == 0:
+            await asyncio.sleep(0)
+            os._exit(99)
+        forked.set_result(pid)
+
+    def callback() -> None:
+        forked.set_result(os.fork())
+
+    if how == "task":
+        await asyncio.gather(part())
+    else:
+        loop.call_soon(callback)
+    pid = await forked
+    if pid == 0:
+        os._exit(99)
+    return _status(pid)
+
+
 @plain.query
 def fork_and_stay() -> int:
     """Fork a child that stays, and give its number."""

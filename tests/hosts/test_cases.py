@@ -247,6 +247,8 @@ def test_a_child_that_awaits_ends_there(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path) as line:
         assert line.call("fork_async", ["await"])["result"] == 1
         assert "a child that a handler has forked cannot await" in line.log
+        for how in ("task", "callback"):
+            assert line.call("fork_below", [how])["result"] == 1, how
         assert line.call("fork", ["exit"])["result"] == 7
         assert line.call("deadline_async")["result"] > 0
 
