@@ -107,7 +107,6 @@ class BlockingHost(ThreadHost):
                 self.lost_by = ConnectionLost("the server sent something that is no frame")
             else:
                 self.lost_by = self._link.loss()
-            self._line.counted.lost += len(self.connection.calls.open)
         return self.lost_by
 
     # The handlers of our own service.

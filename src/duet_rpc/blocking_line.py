@@ -90,7 +90,6 @@ class Line:
                 host.connection.calls.keep_held()
                 host.read_last_words()  # a refused notification is told although nobody calls again
                 host.lost_by = ConnectionLost("the client was closed")
-                self.counted.lost += len(host.connection.calls.open)
                 self._detach(host)
             endings = list(self._endings)
         self.workers.close()
@@ -122,6 +121,7 @@ class Line:
         self.host = None
         self.lost = error = host.loss()
         self._count(self.counted, host)
+        self.counted.lost += len(host.connection.calls.open)
         host.connection.calls.lose(error)
         host.connection.drop_queued()
         unsent, self._unsent = self._unsent, []
