@@ -1,5 +1,6 @@
 """The ledger on every store: one effect, one answer, for each promise and each way to end."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,16 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.ledger import Ending, Ledger, MemoryStore, Promise, Ran, Run, State, Store
-from duet_rpc.ledger.machine import Answer, Claim, Claimed, Kept, Operation, Renew
+from duet_rpc.ledger.machine import (
+    Answer,
+    Claim,
+    Claimed,
+    Identity,
+    Kept,
+    Operation,
+    Record,
+    Renew,
+)
 from tests.ledger.commands import (
     AT_MOST_ONCE,
     RETRY_SAFE,
@@ -318,6 +328,38 @@ def test_the_outcome_can_be_asked_for(ledger: Ledger, promise: Promise) -> None:
     assert record is not None and record.state is State.DONE
     assert (record.outcome, record.promise) == (b'"result":5', promise)
     assert record.correlation_id == "correlation of k"
+
+
+@every_promise
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_a_run_that_lands_while_the_store_is_asked_is_not_missed(
+    ledger: Ledger, store: Store, promise: Promise, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(run: Run) -> Ran:
+        begun.set()
+        go_on.wait()
+        return Ran(b'"result":5')
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(ledger.run, command(promise=promise), work)
+        begun.wait()
+        look = store.look
+
+        def look_before_it_lands(identity: Identity, *, by_retry: bool = False) -> Record | None:
+            seen = look(identity, by_retry=by_retry)
+            go_on.set()
+            running.result()
+            return seen
+
+        monkeypatch.setattr(store, "look", look_before_it_lands)
+        asked = ("local", "bank.transfer", "k")
+        if on_loop:
+            record = asyncio.run(ledger.outcome_async(*asked, age=0.001))
+        else:
+            record = ledger.outcome(*asked, age=0.001)
+    assert record is not None and record.state is State.RUNNING, "as it was when it was asked for"
 
 
 @every_promise

@@ -218,10 +218,11 @@ class Ledger:
                     raise copy(error) from error
 
     async def _outcome(self, steps: Steps, identity: Identity, age: float) -> Record | None:
+        # First what flies: whatever lands while the store is asked is in the store before.
+        flight = self._flights.get(identity)
         record = await steps.call(partial(self.store.look, identity, by_retry=age > 0))
         if record is not None:
             return record
-        flight = self._flights.get(identity)
         if flight is not None:
             # A transaction shows nothing to others before it commits.
             return first_run(self._claim(flight.command, flight.owner), time.time())
