@@ -120,6 +120,63 @@ def test_a_store_is_not_to_be_born_for_long(store: Store, setting: Setting) -> N
     assert since <= now
 
 
+@swept_by_us
+def test_a_clock_set_back_makes_no_store_younger(store: Store, setting: Setting) -> None:
+    hands = Hands()
+    watch = sweeper(store, hands)
+    for _ in range(3):
+        sweep(watch)
+        pass_time(60.0, setting, hands)
+    setting.step(-HOUR)
+    sweep(watch)
+    assert isinstance(apply(store, claim("x", age=100.0)), Claimed)
+
+
+# A store remembers the time that was there
+
+
+@swept_by_us
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_store_does_not_claim_to_remember_time_that_a_clock_skipped(
+    store: Store, setting: Setting, is_known: bool
+) -> None:
+    """A device boots in 1970, makes its store and learns the time: before or after a restart."""
+    setting.step(-DECADES)
+    hands = Hands()
+    watch = sweeper(store, hands)
+    sweep(watch)
+    pass_time(5.0, setting, hands)
+    setting.step(DECADES)
+    pass_time(60.0, setting, hands)
+    sweep(watch if is_known else sweeper(store, name="another"))
+    assert apply(store, claim("x", age=600.0)) == Unknown()
+    pass_time(10.0, setting, hands)
+    assert isinstance(apply(store, claim("x", key="young", age=5.0)), Claimed)
+
+
+@swept_by_us
+def test_a_clock_that_was_wrong_for_a_while_changes_nothing(store: Store, setting: Setting) -> None:
+    hands = Hands()
+    watch = sweeper(store, hands)
+    for step in (0.0, -DECADES, DECADES):
+        setting.step(step)
+        sweep(watch)
+        pass_time(60.0, setting, hands)
+    assert apply(store, claim("x", age=600.0)) == Unknown()
+    assert isinstance(apply(store, claim("x", key="young", age=50.0)), Claimed)
+
+
+@swept_by_us
+@pytest.mark.parametrize("off", [60.0, 10 * HOUR])
+def test_a_service_that_was_off_remembers_what_was_before(
+    store: Store, setting: Setting, off: float
+) -> None:
+    sweep(sweeper(store))
+    setting.step(off)
+    sweep(sweeper(store, name="another"))
+    assert isinstance(apply(store, claim("x", age=off - 5.0)), Claimed)
+
+
 # Forward, while a command runs
 
 
@@ -321,3 +378,45 @@ def test_sweepers_take_turns(store: Store, setting: Setting) -> None:
         pass_time(60.0, setting, hands)
         sweep(two)
     assert setting.rows() == 0, "the one is gone, the other goes on"
+
+
+@swept_by_us
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_a_sweeper_that_left_the_store_to_another_knows_the_time_all_the_same(
+    store: Store, setting: Setting, first: str
+) -> None:
+    """The clock goes back two days and is put right; what came between keeps its time."""
+    hands = Hands()
+    sweepers = {name: sweeper(store, hands, name) for name in ("one", "two")}
+    for step in (0.0, 0.0, -2 * DAY, 0.0):
+        setting.step(step)
+        for each in sweepers.values():
+            sweep(each)
+            pass_time(1.0, setting, hands)
+        pass_time(58.0, setting, hands)
+    run(store)
+    setting.step(2 * DAY)
+    pass_time(5.0, setting, hands)
+    sweep(sweepers[first])
+    for each in sweepers.values():
+        sweep(each)
+    assert apply(store, claim("two", age=6.0)) == Replay(b"1")
+
+
+@swept_by_us
+def test_a_jump_that_a_sweeper_did_not_live_to_see_is_found_by_the_next(
+    store: Store, setting: Setting
+) -> None:
+    hands = Hands()
+    one, two = sweeper(store, hands, "one"), sweeper(store, hands, "two")
+    sweep(one)
+    sweep(two)
+    run(store, ttl=25.0)
+    setting.step(20.0)
+    sweep(two)
+    pass_time(12.0, setting, hands)
+    sweep(two)
+    assert setting.rows() == 1, "12 s of 25 have passed"
+    pass_time(15.0, setting, hands)
+    sweep(two)
+    assert setting.rows() == 0

@@ -13,6 +13,11 @@ by it, in bounded steps, before anything is dropped. Each record so keeps what i
 store was last swept. If the service was off and the clock was right, records live that much
 longer, which does no harm; they do not live on for ever, because time that is seen counts.
 
+The same goes for `since`, before which the store knows nothing: time that a sweeper knows was not
+there cannot have been remembered, so `since` moves by it, either way. What a sweeper that has just
+started finds may be time in which the service was off: that counts only from the retention on,
+where no retry asks any more and a clock that was wrong is more likely.
+
 The last sweep stands in the store itself, so sweepers of many processes share it: while one of them
 is at work the others leave it the store. Law of this file: no I/O, no clock, no threads.
 """
@@ -59,6 +64,18 @@ class Clocks(Struct):
         wall, monotonic = self.last
         return min((now - wall) - (self.monotonic - monotonic), now - swept_at)
 
+    def leave(self, now: float, swept_at: float) -> None:
+        """Remember the time when the store is left to another, and what that one may have missed.
+
+        A jump since its last sweep is its to find; should it be gone by then, it is ours.
+        """
+        missed = 0.0 if self.last is None else self.unexplained(now, swept_at)
+        self.now = now - missed if missed > TOLERANCE else now
+
+    def not_remembered(self, gap: float) -> bool:
+        """Tell whether a gap cannot have been time in which the service was merely off."""
+        return self.last is not None or gap >= min(self.ttl, self.unknown_ttl)
+
     def confirm(self) -> None:
         """Remember the step, now that it is committed."""
         if self.now is not None:
@@ -94,8 +111,7 @@ def plan_step(upkeep: Upkeep, clocks: Clocks, now: float) -> Step:
         return Shift(upkeep.gap_end, upkeep.gap)
     is_taken = upkeep.swept_by not in ("", clocks.name)
     if is_taken and 0 <= now - upkeep.swept_at < clocks.turn:
-        if clocks.last is None:
-            clocks.now = now
+        clocks.leave(now, upkeep.swept_at)
         return Leave()
     gap = clocks.unexplained(now, upkeep.swept_at)
     return Shift(now, gap) if gap > TOLERANCE else Drop()
@@ -105,13 +121,25 @@ def after_step(
     upkeep: Upkeep, clocks: Clocks, step: Shift | Drop, now: float, full: bool
 ) -> Upkeep:
     """Make what the store keeps when a step is done; `full` if there may be more of the same."""
-    # After the clock was set back the store is young, but not yet to be born.
-    since = min(upkeep.since, now)
+    since = _since_after(upkeep, clocks, step, now)
     if isinstance(step, Drop):
         clocks.now = now
         return Upkeep(since, now, clocks.name)
     if not upkeep.gap_end:
         clocks.now = step.until
     if full:
-        return replace(upkeep, swept_by=clocks.name, gap_end=step.until, gap=step.by)
+        return replace(upkeep, since=since, swept_by=clocks.name, gap_end=step.until, gap=step.by)
     return Upkeep(since, step.until, clocks.name)
+
+
+def _since_after(upkeep: Upkeep, clocks: Clocks, step: Shift | Drop, now: float) -> float:
+    """Tell since when the store remembers, by a clock that may have been set since the last sweep.
+
+    Rather too late than too early: what is not known is not run again.
+    """
+    since = upkeep.since
+    if isinstance(step, Shift) and not upkeep.gap_end and clocks.not_remembered(step.by):
+        since += step.by
+    elif now < upkeep.swept_at:
+        since -= upkeep.swept_at - now
+    return min(since, now)
