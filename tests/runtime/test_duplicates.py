@@ -375,7 +375,7 @@ async def test_a_cancelled_command_that_has_begun_keeps_its_slot_until_it_has_en
         assert not ended.done()
         slow.gate.set()
         assert await ended >= 1
-    assert slow.ended == 2
+        await eventually(lambda: slow.ended == 2, "the other ends too")
 
 
 async def test_a_duplicate_that_finds_no_thread_to_go_on_is_refused(
