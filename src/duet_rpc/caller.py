@@ -18,12 +18,19 @@ from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Log
 from duet_rpc.errors import (
     CallTimeout,
+    Cancelled,
     ConnectFailed,
     DeadlineExceeded,
     DuetError,
     ErrorClasses,
     InProgress,
+    InvalidParams,
+    InvalidRequest,
+    KeyReused,
+    MethodNotFound,
+    OutcomeUnknown,
     Overloaded,
+    ParseError,
     RpcError,
     ShuttingDown,
     StoreUnavailable,
@@ -47,7 +54,9 @@ USUAL = float("-inf")
 RETRY = "a Retry, such as Retry(attempts=3), or None"
 NOT_BEGUN = (ConnectFailed, Overloaded, ShuttingDown, StoreUnavailable)
 """What a try ends with of which the server has run nothing."""
-UNSETTLED = (InProgress, DeadlineExceeded, Overloaded, ShuttingDown, StoreUnavailable)
+REFUSED = (ParseError, InvalidRequest, MethodNotFound, InvalidParams, KeyReused)
+"""Answers of a server that has run nothing, and would run nothing if it were asked again."""
+UNSETTLED = (*NOT_BEGUN, *REFUSED, InProgress, DeadlineExceeded, OutcomeUnknown, Cancelled)
 """Answers after which the outcome of a command that was sent before is as unknown as before."""
 MOST_IN_DOUBT = 1000
 """Commands of unknown outcome that a client remembers; of more, the oldest is forgotten."""
@@ -78,8 +87,13 @@ class Item(Struct):
     settled: bool = False
     left: float | None = None
     """Seconds left of its time, if some of it has been spent already."""
-    key: str | None = None
-    """The idempotency key of a command."""
+    tries: "_Tries | None" = None
+    """Of a command: its key, and when it was sent before."""
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key of a command."""
+        return None if self.tries is None else self.tries.key
 
     @property
     def waits_for(self) -> Expected:
@@ -233,29 +247,39 @@ class _Tries:
         self, params: bytes | None, key: str | None = None, since: float | None = None
     ) -> None:
         self._params = params
-        self._key = key
-        self._sent = 0 if since is None else 1
-        self.since = since
+        self.key = key
+        self._sent = 0
+        self.since: float | None = None
         """When the first one was sent that may have had an effect; None if there was none."""
-        self.began: float | None = None
-        """When the last one was."""
+        self._began: float | None = None
+        self.sent_before(since)
+
+    def sent_before(self, since: float | None) -> None:
+        """Take when another call has sent the same command; None if none is known of."""
+        if since is None:
+            return
+        self._sent = max(self._sent, 1)
+        self.since = since if self.since is None else min(self.since, since)
 
     def next(self, now: float) -> bytes | None:
         """Make the params of the next one, which is sent now."""
-        self.began = now
-        if self._key is None:
+        self._began = now
+        if self.key is None:
             return self._params
         retry = None
         if self.since is not None:
             retry = RetryAge(self._sent + 1, in_ms(now - self.since))
-        return add_metadata(self._params, key=self._key, retry=retry)
+        return add_metadata(self._params, key=self.key, retry=retry)
 
-    def ended(self, failure: Exception) -> None:
-        """Take how the last one failed."""
+    def ended(self, failure: BaseException) -> None:
+        """Take how the last one failed, if there is one that has not ended yet."""
+        began, self._began = self._began, None
+        if began is None:
+            return
         if not isinstance(failure, ConnectFailed):
             self._sent += 1
-        if not isinstance(failure, NOT_BEGUN) and self.since is None:
-            self.since = self.began
+        if not isinstance(failure, (*NOT_BEGUN, *REFUSED, UsageError)) and self.since is None:
+            self.since = began
 
 
 def in_ms(seconds: float) -> int:
@@ -279,7 +303,7 @@ class Caller:
         self._timeout = timeout
         self._retry = retry
         self._batch_limit: int | None = None
-        self._in_doubt: dict[tuple[str, str], float] = {}
+        self._in_doubt: dict[tuple[str, str | None], float] = {}
         """When each command was first sent whose outcome is not known, the oldest first."""
         self.usual = self.expected(Any, USUAL)
         """What a call waits for that asks for nothing in particular."""
@@ -321,36 +345,37 @@ class Caller:
         age: float | None = None,
     ) -> Any:
         """Call a method with effects; its key is made once, so that a retry is the same command."""
-        encoded, key = settle_key(params, key, age)
-        tries = _Tries(encoded, key, self._sent_before(method, key, age))
+        tries = self.tries(params, key, age)
+        tries.sent_before(self._in_doubt.get((method, tries.key)))
         try:
             found = await self._try(method, tries, expected, self._or_usual(retry))
         except BaseException as error:
-            self._remember(method, key, tries, error)
+            self._remember(method, tries, error)
             if isinstance(error, DuetError):
-                error.idempotency_key = key
+                error.idempotency_key = tries.key
             raise
-        self._in_doubt.pop((method, key), None)
+        self._remember(method, tries, None)
         return found
 
-    def _sent_before(self, method: str, key: str, age: float | None) -> float | None:
-        """Say when a command was first sent under this key, as far as the client knows."""
-        known = self._in_doubt.get((method, key))
-        if age is None:
-            return known
-        told = self._face.now() - age
-        return told if known is None else min(known, told)
+    def tries(self, params: Any, key: str | None, age: float | None) -> "_Tries":
+        """Begin a command that another process first sent so many seconds ago; None if none did."""
+        encoded, key = settle_key(params, key, age)
+        return _Tries(encoded, key, None if age is None else self._face.now() - age)
 
-    def _remember(self, method: str, key: str, tries: "_Tries", error: BaseException) -> None:
+    def _remember(self, method: str, tries: "_Tries", failure: BaseException | None) -> None:
         """Keep when a command was sent whose outcome is not known: it may be sent again by hand."""
-        is_settled = isinstance(error, RpcError) and not isinstance(error, UNSETTLED)
-        since = tries.since if isinstance(error, Exception) else tries.since or tries.began
-        if is_settled or since is None:
-            self._in_doubt.pop((method, key), None)
+        known = (method, tries.key)
+        if failure is None or (
+            isinstance(failure, RpcError) and not isinstance(failure, UNSETTLED)
+        ):
+            self._in_doubt.pop(known, None)
             return
-        self._in_doubt[method, key] = since
+        tries.ended(failure)
+        if tries.since is None:
+            return
+        self._in_doubt[known] = min(tries.since, self._in_doubt.get(known, tries.since))
         if len(self._in_doubt) > MOST_IN_DOUBT:
-            del self._in_doubt[next(iter(self._in_doubt))]
+            self._in_doubt.pop(next(iter(self._in_doubt)), None)
 
     async def outcome(self, method: str, key: str, expected: Expected) -> Any:
         """Ask the server what became of a command; of one in doubt it is told how old it is."""
@@ -410,21 +435,53 @@ class Caller:
         while at < len(items):
             limit = self._batch_limit
             part = items[at:] if limit is None or limit == 1 else items[at : at + limit]
-            waiting = self._still_waiting(part, begun)
-            refusal = None
-            if limit == 1:
-                await self._send_singly(waiting)
-            elif waiting:
-                try:
-                    refusal = await self._face.request_all(waiting)
-                except TransportError as error:
-                    _settle_all(waiting, error)
+            waiting = self._made_ready(self._still_waiting(part, begun))
+            try:
+                refusal = await self._send_part(waiting, singly=limit == 1)
+            except BaseException as error:
+                self._remember_all(waiting, error)
+                raise
             if refusal is not None:
                 self._batch_limit = accepted_batch(refusal, len(waiting))
                 if self._batch_limit is not None:
                     continue
                 _settle_all(waiting, refusal)
+            self._remember_all(waiting, None)
             at += len(part)
+
+    async def _send_part(self, items: Sequence[Item], *, singly: bool) -> RpcError | None:
+        """Send items and settle each, unless the server refuses the array: return why."""
+        if singly:
+            await self._send_singly(items)
+        elif items:
+            try:
+                return await self._face.request_all(items)
+            except TransportError as error:
+                _settle_all(items, error)
+        return None
+
+    def _made_ready(self, items: Sequence[Item]) -> list[Item]:
+        """Have each command tell its age of now; those that have no room for it end here."""
+        now = self._face.now()
+        ready = []
+        for item in items:
+            item.settled = False  # also if an array that it was in was refused
+            if item.tries is not None:
+                item.tries.sent_before(self._in_doubt.get((item.method, item.key)))
+                try:
+                    item.params = item.tries.next(now)
+                except UsageError as error:
+                    item.settle(None, error)
+                    continue
+            ready.append(item)
+        return ready
+
+    def _remember_all(self, items: Sequence[Item], interruption: BaseException | None) -> None:
+        """Keep which commands are in doubt: by what each came to, or else by the interruption."""
+        for item in items:
+            if item.tries is not None:
+                failure = item.failure if item.settled else interruption
+                self._remember(item.method, item.tries, failure)
 
     def _still_waiting(self, items: Sequence[Item], begun: float) -> list[Item]:
         """Give each item what is left of its time; those that have none left end here."""
@@ -504,11 +561,10 @@ class BatchItems:
         returns: Any = Any,
     ) -> Item:
         """Add a command with its key; `age` says how long ago it was first sent, if it was."""
-        encoded, key = settle_key(params, key, age)
-        retry = None if age is None else RetryAge(2, in_ms(age))
-        encoded = add_metadata(encoded, key=key, retry=retry)
+        tries = self._caller.tries(params, key, age)
+        encoded = tries.next(0.0)  # for what it refuses; it is made anew when the batch is sent
         item = self._add(method, encoded, self._caller.expected(returns, timeout))
-        item.key = key
+        item.tries = tries
         return item
 
     def notify(self, method: str, params: Any = None) -> Item:

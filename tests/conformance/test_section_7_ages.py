@@ -24,6 +24,7 @@ from duet_rpc import (
     testing,
 )
 from duet_rpc.commands import BEGAN, START_TAKES, STARTING
+from duet_rpc.errors import InProgress
 from duet_rpc.ledger import Ledger, MemoryStore
 from duet_rpc.policy import EDITOR
 from tests.ledger.conftest import STORES
@@ -54,6 +55,10 @@ def once(word: str) -> str:
 async def once_on_loop(word: str) -> str:
     return effect(word)
 
+@app.query
+def crash() -> None:
+    os._exit(9)
+
 @app.command(retry_safe=True)
 def again(word: str) -> str:
     return effect(word)
@@ -75,6 +80,8 @@ class Asker(Protocol):
 
     def command(self, method: str, word: str, **options: Any) -> Any: ...
 
+    def batch(self, method: str, word: str) -> Any: ...
+
     def outcome(self, method: str) -> Any: ...
 
     def call(self, method: str, params: Any) -> Any: ...
@@ -86,6 +93,11 @@ class Blocking:
 
     def command(self, method: str, word: str, **options: Any) -> Any:
         return self._client.command(method, {"word": word}, key="k", **options)
+
+    def batch(self, method: str, word: str) -> Any:
+        with self._client.batch() as batch:
+            item = batch.command(method, {"word": word}, key="k")
+        return item.result()
 
     def outcome(self, method: str) -> Any:
         return self._client.outcome(method, "k")["state"]
@@ -107,6 +119,14 @@ class OnLoop:
 
     def command(self, method: str, word: str, **options: Any) -> Any:
         return self._run(self._client.command(method, {"word": word}, key="k", **options))
+
+    def batch(self, method: str, word: str) -> Any:
+        async def send() -> Any:
+            async with self._client.batch() as batch:
+                item = batch.command(method, {"word": word}, key="k")
+            return item.result()
+
+        return self._runner.run(send())
 
     def outcome(self, method: str) -> Any:
         return self._run(self._client.outcome(method, "k"))["state"]
@@ -189,6 +209,26 @@ def test_a_client_that_gave_up_is_told_the_truth_when_it_asks(place: Place) -> N
         assert client.outcome("app.once") in ("unknown", "running")
         with pytest.raises(OutcomeUnknown):
             client.command("app.once", "die")
+    assert place.effects == ["die"]
+
+
+@every_store
+@every_client
+@pytest.mark.parametrize("first", ["command", "batch"])
+@pytest.mark.parametrize("second", ["command", "batch"])
+def test_at_most_once_holds_over_every_crash_after_it(
+    place: Place, first: str, second: str
+) -> None:
+    """A server that has said `outcome-unknown` forgets that too if its store is its memory."""
+    with place.client() as client:
+        with pytest.raises(ConnectionLost):
+            getattr(client, first)("app.once", "die")
+        for way in (second, first):
+            with pytest.raises((OutcomeUnknown, InProgress)):
+                getattr(client, way)("app.once", "die")
+            with pytest.raises(ConnectionLost):
+                client.call("app.crash", None)
+        assert client.outcome("app.once") in ("unknown", "running")
     assert place.effects == ["die"]
 
 

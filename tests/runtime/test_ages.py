@@ -1,21 +1,43 @@
 """Keys and ages of commands, as both clients send them: what stands on the wire at each try."""
 
+import asyncio
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from duet_rpc import Context, Retry, Service, UsageError, command
-from duet_rpc.errors import CallTimeout, ConnectFailed, ConnectionLost, DuetError, Overloaded
+from duet_rpc import Client, Context, Retry, Service, UsageError, command
+from duet_rpc.caller import Item
+from duet_rpc.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    DuetError,
+    OutcomeUnknown,
+    Overloaded,
+    RpcError,
+)
 from duet_rpc.transports.links import Link
 from tests.runtime.faces import Driver, Face, Peer, Scripted
 
 pytestmark = pytest.mark.timeout(120)
 
 THRICE = Retry(attempts=3, first_delay=0.02, max_delay=0.02, jitter=0)
+
+
+CODES = {
+    "overloaded": -32017,
+    "shutting-down": -32018,
+    "declined": 402,
+    "unknown": -32014,
+    "key-reused": -32012,
+    "invalid-params": -32602,
+    "no-such-method": -32601,
+}
 
 
 class Server:
@@ -37,7 +59,7 @@ class Server:
                 if end == "answers":
                     peer.answer(each)
                 elif end != "hangs":
-                    code = {"overloaded": -32017, "shutting-down": -32018, "declined": 402}[end]
+                    code = CODES[end]
                     peer.say(
                         b'{"jsonrpc":"2.0","id":%d,"error":{"code":%d,"message":"no"}}'
                         % (each["id"], code)
@@ -137,7 +159,133 @@ def test_a_command_of_another_process_tells_the_age_that_it_is_given(face: Face)
     assert server.retries[0] is not None and server.retries[0]["attempt"] == 2
     assert 300_000 <= server.retries[0]["age_ms"] < 400_000
     driver.batch(lambda batch: [batch.command("pay", {}, key="k", age=0.5, timeout=0.05)])
-    assert server.retries[1] == {"attempt": 2, "age_ms": 500}
+    assert server.retries[1] is not None and server.retries[1]["attempt"] == 2
+    assert 500 <= server.retries[1]["age_ms"] < 100_000
+
+
+def pay(client: Any) -> Any:
+    return client.command("pay", {}, key="k")
+
+
+def one(driver: Driver) -> Exception | None:
+    try:
+        driver.do(pay)
+    except DuetError as error:
+        return error
+    return None
+
+
+def in_a_batch(driver: Driver) -> Exception | None:
+    (item,) = driver.batch(lambda batch: [batch.command("pay", {}, key="k")])
+    return item.error()
+
+
+WAYS = [one, in_a_batch]
+Way = Callable[[Driver], Exception | None]
+
+
+@pytest.mark.parametrize("end", ["unknown", "key-reused", "invalid-params", "no-such-method"])
+@pytest.mark.parametrize("second", WAYS)
+def test_what_is_no_outcome_leaves_a_command_in_doubt(face: Face, second: Way, end: str) -> None:
+    server = Server("dies", end, "overloaded", "answers", "answers")
+    driver = opened(face, server, 2, reconnect=True)
+    for way, failure in ((one, ConnectionLost), (second, RpcError), (one, Overloaded)):
+        assert isinstance(way(driver), failure)
+    assert one(driver) is one(driver) is None
+    assert [retry is not None for retry in server.retries] == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("end", ["key-reused", "invalid-params", "no-such-method"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_try_that_was_refused_starts_no_clock(face: Face, way: Way, end: str) -> None:
+    server = Server(end, "answers")
+    driver = opened(face, server)
+    assert isinstance(way(driver), RpcError) and way(driver) is None
+    assert server.retries == [None, None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_try_of_unknown_outcome_starts_the_clock(face: Face, way: Way) -> None:
+    server = Server("unknown", "answers")
+    driver = opened(face, server)
+    assert isinstance(way(driver), OutcomeUnknown) and way(driver) is None
+    assert server.retries[0] is None and server.retries[1] is not None
+
+
+@pytest.mark.parametrize("first", WAYS)
+@pytest.mark.parametrize("second", WAYS)
+def test_a_batch_knows_what_is_in_doubt_like_a_command(
+    face: Face, first: Way, second: Way
+) -> None:
+    server = Server("dies", "dies", "answers", "answers")
+    driver = opened(face, server, 3, reconnect=True)
+    assert isinstance(first(driver), ConnectionLost)
+    assert isinstance(second(driver), ConnectionLost)
+    assert first(driver) is second(driver) is None
+    assert [retry and retry["attempt"] for retry in server.retries] == [None, 2, 2, None]
+
+
+@pytest.mark.parametrize("first", WAYS)
+def test_an_item_of_a_batch_is_as_old_as_when_it_is_sent(face: Face, first: Way) -> None:
+    server = Server("dies", "answers", "answers")
+    driver = opened(face, server, 2, reconnect=True)
+    assert isinstance(first(driver), ConnectionLost)
+
+    def fill(batch: Any) -> list[Item]:
+        items = [batch.command("pay", {}, key="k"), batch.command("pay", {}, key="z", age=1)]
+        time.sleep(0.1)
+        return items
+
+    assert [item.error() for item in driver.batch(fill)] == [None, None]
+    _, known, told = server.retries
+    assert known is not None and known["age_ms"] >= 100
+    assert told is not None and told["age_ms"] >= 1100
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_batch_that_is_sent_in_parts_tells_the_ages_of_its_items(face: Face, limit: int) -> None:
+    """Sent again in parts it is no retry, but what was lost with one part is one in the next."""
+    server = Server("dies", "answers", "answers", "answers")
+    reason = "batch-not-supported" if limit == 1 else "batch-too-large"
+
+    def refuse(peer: Peer) -> None:
+        while isinstance(message := peer.read(), list) and len(message) > limit:
+            data = b'{"reason":"%b","limit":%d}' % (reason.encode(), limit)
+            peer.say(
+                b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no","data":%b}}'
+                % data
+            )
+        asked = message if isinstance(message, list) else [message]
+        server.seen += [each["params"] for each in asked]
+
+    driver = face.open(Scripted(refuse, server.play, server.play), reconnect=True)
+    keys = ["k", "z", "k", "z"]
+    items = driver.batch(lambda batch: [batch.command("pay", {}, key=key) for key in keys])
+    assert isinstance(items[0].error(), ConnectionLost)
+    assert server.retries[0] is None
+    again = driver.batch(lambda batch: [batch.command("pay", {}, key="k")])
+    assert len(again) == 1 and server.retries[-1] is not None
+    if limit == 2:  # the second part was sent after the first was lost
+        assert server.retries[:2] == [None, None] and server.retries[2] is not None
+
+
+def test_a_batch_that_is_given_up_leaves_its_commands_in_doubt() -> None:
+    server = Server("hangs", "answers")
+
+    async def main() -> None:
+        async with Client(Scripted(server.play)) as client:
+            batch = client.batch()
+            batch.command("pay", {}, key="k")
+            sent = asyncio.ensure_future(batch.__aexit__(None))
+            while not server.seen:
+                await asyncio.sleep(0.001)
+            sent.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sent
+            await client.command("pay", {}, key="k")
+
+    asyncio.run(main())
+    assert server.retries[0] is None and server.retries[1] is not None
 
 
 @pytest.mark.parametrize("age", [-1, math.nan, "5m", True])
