@@ -208,7 +208,8 @@ class Client:
         """Call a method, once: after a loss nobody knows whether it happened.
 
         `on_progress` is called with the progress that the server sends, each of which starts the
-        timeout again, up to `total_timeout`. It is called on this thread, before the call returns.
+        timeout again. It is called on this thread, before the call returns. `total_timeout` bounds
+        the call whatever its progress, also with `timeout=None`.
         """
         if (
             timeout == USUAL

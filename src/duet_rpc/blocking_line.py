@@ -449,8 +449,8 @@ class Line:
         if reply.done:
             return
         self.counted.timeouts += 1
-        seconds = reply.expected.timeout
-        reply.settle(None, CallTimeout(f"{reply.method}: no answer within {seconds:g} s"))
+        in_all = reply.deadline == reply.ends
+        reply.settle(None, reply.expected.too_late(reply.method, in_all=in_all))
         self._drop(reply)
 
     def forget(self, reply: Reply) -> bool:

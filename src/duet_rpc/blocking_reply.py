@@ -50,7 +50,7 @@ class Reply(Struct, eq=False):
     deadline: float = inf
     """When its time is over."""
     ends: float = inf
-    """When also news of progress extend its time no more."""
+    """When its time in all is over, which no progress extends."""
     host: "BlockingHost | None" = None
     """What it was sent on."""
     id: int = 0
@@ -70,10 +70,10 @@ class Reply(Struct, eq=False):
         expected = self.expected
         self.decode = expected.decode
         if expected.timeout is not None:
-            now = monotonic()
-            self.deadline = now + expected.timeout
-            if expected.total_timeout is not None:
-                self.ends = now + expected.total_timeout
+            self.deadline = monotonic() + expected.timeout
+        if expected.total_timeout is not None:
+            self.ends = monotonic() + expected.total_timeout
+            self.deadline = min(self.deadline, self.ends)
 
     def settle(self, result: Any, error: Exception | None) -> None:
         """Take the answer; the lock is held."""
@@ -91,7 +91,8 @@ class Reply(Struct, eq=False):
         if self.expected.on_progress is None:
             return  # it asked for none; a number of the server's own is like its id
         if self.expected.timeout is not None:
-            self.deadline = min(monotonic() + self.expected.timeout, self.ends)
+            timeout = self.expected.timeout + self.expected.spent
+            self.deadline = min(monotonic() + timeout, self.ends)
         if self.progressed is None:
             self.progressed = []
         self.progressed.append(value)

@@ -70,9 +70,39 @@ class Expected(Struct, frozen=True):
     timeout: float | None
     on_progress: Callable[[Any], None] | None = None
     total_timeout: float | None = None
-    """The most that news of progress can extend the wait to."""
+    """The most that it can take, whatever its progress."""
     errors: tuple[ErrorClasses, ...] = ()
     """The classes that error answers are raised in; the first that has one for the code counts."""
+    spent: float = 0.0
+    """Seconds of both that had passed before; they are what is left of them."""
+
+    @property
+    def limit(self) -> float | None:
+        """How long it can take if there is no progress."""
+        limits = [each for each in (self.timeout, self.total_timeout) if each is not None]
+        return min(limits, default=None)
+
+    def after(self, seconds: float) -> "Expected":
+        """Say what it waits for when so many seconds have passed."""
+        return msgspec.structs.replace(
+            self,
+            timeout=_left(self.timeout, seconds),
+            total_timeout=_left(self.total_timeout, seconds),
+            spent=self.spent + seconds,
+        )
+
+    def too_late(self, method: str, *, in_all: bool) -> CallTimeout:
+        """Make the error of a call whose time is over, or whose time in all is."""
+        limit = self.total_timeout if in_all else self.timeout
+        assert limit is not None, "a call without a limit does not end by it"
+        said = f"{limit + self.spent:g} s"
+        if in_all:
+            return CallTimeout(f"{method}: no result within {said}, its total timeout")
+        return CallTimeout(f"{method}: no answer within {said}")
+
+
+def _left(limit: float | None, spent: float) -> float | None:
+    return None if limit is None else max(0.0, limit - spent)
 
 
 class Item(Struct):
@@ -85,8 +115,8 @@ class Item(Struct):
     value: Any = None
     failure: Exception | None = None
     settled: bool = False
-    left: float | None = None
-    """Seconds left of its time, if some of it has been spent already."""
+    spent: float = 0.0
+    """Seconds of its time that have passed already."""
     tries: "_Tries | None" = None
     """Of a command: its key, and when it was sent before."""
 
@@ -99,9 +129,7 @@ class Item(Struct):
     def waits_for(self) -> Expected:
         """What it waits for, from now on."""
         assert self.expected is not None, "a notification waits for nothing"
-        if self.left is None:
-            return self.expected
-        return msgspec.structs.replace(self.expected, timeout=self.left)
+        return self.expected.after(self.spent) if self.spent > 0 else self.expected
 
     def settle(self, value: Any, failure: Exception | None) -> None:
         """Take what came of it."""
@@ -493,7 +521,7 @@ class Caller:
                 if spent >= timeout:
                     item.settle(None, CallTimeout(f"{item.method}: not sent within {timeout:g} s"))
                     continue
-                item.left = timeout - spent
+                item.spent = spent
             waiting.append(item)
         return waiting
 

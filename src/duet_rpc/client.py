@@ -350,8 +350,8 @@ class Client:
         """Call a method, once: after a loss nobody knows whether it happened.
 
         It is on its way when this returns; await the answer, or cancel it. `on_progress` is told
-        the news that the server sends, each of which starts the timeout again, up to
-        `total_timeout`.
+        the news that the server sends, each of which starts the timeout again. `total_timeout`
+        bounds the call whatever its progress, also with `timeout=None`.
         """
         if (
             timeout == USUAL
@@ -493,17 +493,14 @@ class Client:
     async def _connect_and_request(
         self, method: str, params: bytes | None, expected: Expected
     ) -> Any:
-        timeout, begun = expected.timeout, self._loop.time()
+        limit, begun = expected.limit, self._loop.time()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit):
                 await self.open()
         except TimeoutError:
             self._counted.timeouts += 1
-            raise CallTimeout(f"{method}: no connection within {timeout:g} s") from None
-        if timeout is not None:
-            left = max(0.0, timeout - (self._loop.time() - begun))
-            expected = msgspec.structs.replace(expected, timeout=left)
-        return await self.request(method, params, expected)
+            raise CallTimeout(f"{method}: no connection within {limit:g} s") from None
+        return await self.request(method, params, expected.after(self._loop.time() - begun))
 
     async def _connected(self) -> LoopHost:
         if self._host is None:
@@ -643,7 +640,7 @@ class Client:
             if isinstance(waiter, _Reply) and waiter.is_usual:
                 old.append(waiter)
         for waiter in old:
-            self._time_out(waiter, usual)
+            self._time_out(waiter)
         if not self._calls.open:
             marks.clear()
         if marks:
@@ -652,20 +649,20 @@ class Client:
             self._marked = _NEVER
 
     def _start_timer(self, reply: _Reply, timeout: float | None) -> None:
-        if timeout is None:
-            return
+        """End the call after this timeout, or when its time in all is over."""
         now, total = self._time(), reply.expected.total_timeout
-        if reply.ends is None:
-            reply.ends = None if total is None else now + total
-        when = now + timeout if reply.ends is None else min(now + timeout, reply.ends)
-        reply.timer = self._loop.call_at(when, self._time_out, reply, timeout)
+        if reply.ends is None and total is not None:
+            reply.ends = now + total
+        if reply.ends is not None and (timeout is None or reply.ends < now + timeout):
+            reply.timer = self._loop.call_at(reply.ends, self._time_out, reply, True)
+        elif timeout is not None:
+            reply.timer = self._loop.call_at(now + timeout, self._time_out, reply)
 
-    def _time_out(self, reply: _Reply, timeout: float) -> None:
+    def _time_out(self, reply: _Reply, in_all: bool = False) -> None:
         if reply.future.done():
             return
         self._counted.timeouts += 1
-        error = CallTimeout(f"{reply.method}: no answer within {timeout:g} s")
-        reply.settle(None, error)
+        reply.settle(None, reply.expected.too_late(reply.method, in_all=in_all))
         self._calls.forget(reply.id, tell_peer=True)
 
     def _cancelled(self, reply: _Reply) -> None:
@@ -686,7 +683,8 @@ class Client:
             return  # it asked for none; a number of the server's own is like its id
         if reply.timer is not None:
             reply.timer.cancel()
-            self._start_timer(reply, expected.timeout)
+            timeout = expected.timeout
+            self._start_timer(reply, None if timeout is None else timeout + expected.spent)
         try:
             expected.on_progress(value)
         except Exception as error:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ class Server:
 
     def __init__(self, *ends: str) -> None:
         self.seen: list[dict[str, Any]] = []
+        self.came = threading.Event()
         self._ends = iter(ends)
 
     def play(self, peer: Peer) -> None:
@@ -53,6 +55,7 @@ class Server:
                 if "id" not in each:
                     continue
                 self.seen.append(each["params"])
+                self.came.set()
                 end = next(self._ends)
                 if end == "dies":
                     return
@@ -214,9 +217,7 @@ def test_a_first_try_of_unknown_outcome_starts_the_clock(face: Face, way: Way) -
 
 @pytest.mark.parametrize("first", WAYS)
 @pytest.mark.parametrize("second", WAYS)
-def test_a_batch_knows_what_is_in_doubt_like_a_command(
-    face: Face, first: Way, second: Way
-) -> None:
+def test_a_batch_knows_what_is_in_doubt_like_a_command(face: Face, first: Way, second: Way) -> None:
     server = Server("dies", "dies", "answers", "answers")
     driver = opened(face, server, 3, reconnect=True)
     assert isinstance(first(driver), ConnectionLost)
@@ -277,8 +278,7 @@ def test_a_batch_that_is_given_up_leaves_its_commands_in_doubt() -> None:
             batch = client.batch()
             batch.command("pay", {}, key="k")
             sent = asyncio.ensure_future(batch.__aexit__(None))
-            while not server.seen:
-                await asyncio.sleep(0.001)
+            assert await asyncio.to_thread(server.came.wait, 30)
             sent.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sent

@@ -21,6 +21,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.policy import DEVELOPMENT
+from duet_rpc.transports.links import Link
 from tests.helpers import Recorder
 from tests.runtime.faces import (
     PATIENCE,
@@ -345,6 +346,68 @@ def test_progress_extends_a_timeout_no_further_than_the_total(face: Face) -> Non
         driver.call("work", timeout=PATIENCE, total_timeout=0.5)
     assert time.monotonic() - begun < 15
     driver.close()
+
+
+TOTAL = "no result within 0.3 s, its total timeout"
+
+
+@pytest.mark.parametrize(
+    ("usual", "options", "said"),
+    [
+        (30.0, {"total_timeout": 0.3}, TOTAL),
+        (30.0, {"timeout": None, "total_timeout": 0.3}, TOTAL),
+        (None, {"total_timeout": 0.3}, TOTAL),
+        (30.0, {"timeout": 20, "total_timeout": 0.3}, TOTAL),
+        (30.0, {"timeout": 0.3, "total_timeout": 20}, "no answer within 0.3 s"),
+        (30.0, {"timeout": 0.3, "total_timeout": 0.3}, "no answer within 0.3 s"),
+    ],
+)
+@pytest.mark.parametrize("way", ["call", "query", "command"])
+def test_the_limit_that_ended_a_call_is_named(
+    face: Face, way: str, usual: float | None, options: dict[str, Any], said: str
+) -> None:
+    driver = face.open(Scripted(Peer.read_all), timeout=usual)
+    with pytest.raises(CallTimeout) as caught:
+        driver.do(lambda client: getattr(client, way)("work", **options))
+    assert str(caught.value) == f"work: {said}"
+    assert driver.stats.timeouts == 1
+
+
+def test_the_total_binds_while_progress_comes_though_there_is_no_timeout(face: Face) -> None:
+    def script(peer: Peer) -> None:
+        try:
+            progressing(peer, every=0.05, times=400)
+        except OSError:
+            pass  # the client is gone
+
+    driver = face.open(Scripted(script))
+    came: list[Any] = []
+    with pytest.raises(CallTimeout, match="no result within 0.5 s, its total timeout"):
+        driver.call("work", timeout=None, total_timeout=0.5, on_progress=came.append)
+    assert came
+    driver.close()
+
+
+@pytest.mark.parametrize("options", [{"timeout": None}, {}])
+def test_the_total_covers_connecting_anew(face: Face, options: dict[str, Any]) -> None:
+    opener = Slow(Peer.read, Peer.read_all)
+    driver = face.open(opener, reconnect=True)
+    with pytest.raises(ConnectionLost):
+        driver.call("first")
+    opener.delay = 0.2
+    with pytest.raises(CallTimeout, match=r"no result within 0\.5 s, its total timeout"):
+        driver.call("work", total_timeout=0.5, **options)
+    driver.close()
+
+
+class Slow(Scripted):
+    """Takes its time to connect."""
+
+    delay = 0.0
+
+    def open(self, timeout: float | None = None) -> Link:
+        time.sleep(self.delay)
+        return super().open(timeout)
 
 
 def test_a_handlers_news_reach_the_caller(face: Face) -> None:
