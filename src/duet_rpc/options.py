@@ -16,9 +16,14 @@ def check(name: str, value: Any, is_sound: bool, accepted: str) -> None:
         raise UsageError(f"{name} is {value!r}; give {accepted}")
 
 
+HIDDEN = "***"
+"""Stands where a password stood."""
+
+
 def without_password(url: str) -> str:
     """Show a URL that someone gave, without the password in it."""
-    return pattern(r"(://[^/:@]*:)[^/]*@").sub(r"\1***@", url)
+    url = pattern(r"(://[^/:@]*:)[^/]*@").sub(rf"\1{HIDDEN}@", url)
+    return pattern(r"(?i)((?:^|[?&\s])(?:ssl)?passw(?:or)?d=)[^&\s]+").sub(rf"\1{HIDDEN}", url)
 
 
 def is_number(value: Any) -> bool:

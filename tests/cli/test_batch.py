@@ -111,6 +111,7 @@ def test_a_person_sees_a_table(on_tcp: OnSocket, place: Path) -> None:
         ),
         ('{"method": "save", "since": "5m"}', "give its"),
         ('{"method": "save", "key": "k", "since": "soon"}', "an age such as 90s"),
+        ('{"method": "save", "key": "k", "since": "9999-01-01T00:00Z"}', "call 1: --since"),
         (b"\xff\xfe", "line 1: "),
     ],
 )

@@ -17,7 +17,7 @@ _FORMS = "an age such as 90s, 5m, 2h or 3d, or a time such as 2026-01-31T12:00:0
 
 
 def read_age(since: str) -> float:
-    """Say how many seconds ago that was. A time still to come tells nothing: the age is unknown."""
+    """Say how many seconds ago that was; refuse what is none, and a time still to come."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", since.strip())
     if found is not None:
         return float(found[1]) * _UNITS[found[2]]
@@ -26,7 +26,12 @@ def read_age(since: str) -> float:
     except ValueError:
         raise click.UsageError(f"--since takes {_FORMS}, not {since!r}") from None
     age = (datetime.now(UTC) - then.astimezone(UTC)).total_seconds()
-    return age if age >= 0 else UNKNOWN_AGE
+    if age < 0:
+        raise click.UsageError(
+            f"--since {since}: that is still to come, by the clock of this machine; say when the"
+            " command was first sent, or --retry if nobody knows"
+        )
+    return age
 
 
 def is_moment(since: str) -> bool:

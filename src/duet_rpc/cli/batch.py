@@ -234,7 +234,10 @@ def _settle_key(call: Call, number: int) -> None:
     if call.since is not UNSET:
         if key is None:
             raise click.UsageError(f'call {number}: "since" is about a try before: give its "key"')
-        read_age(call.since)
+        try:
+            read_age(call.since)
+        except click.UsageError as error:
+            raise click.UsageError(f"call {number}: {error.message}") from None
     if key is not None:
         call.key = key
 

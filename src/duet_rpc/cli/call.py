@@ -28,6 +28,7 @@ from duet_rpc.cli.output import (
 )
 from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
+from duet_rpc.options import without_password
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -143,7 +144,7 @@ def command(
             output.value(result)
         return
     if attempt.key is not None:
-        attempt.retry_line = _retry_line(attempt)
+        attempt.retry_line = _retry_line(attempt, failure)
     _tell(failure, attempt, server, verbose=verbose, no_color=no_color)
     if output.json_wanted:
         output.value(failure_json(failure, attempt))
@@ -271,15 +272,21 @@ def _age(key: str | None, retry: bool, since: str | None) -> float | None:
     return UNKNOWN_AGE if since is None else read_age(since)
 
 
-def _retry_line(attempt: Attempt) -> str:
-    """Write our own command line again, with the key and when it was first sent."""
-    words = sys.argv[1:]
+def _retry_line(attempt: Attempt, failure: DuetError) -> str:
+    """Write our own command line again, with the key and when it was first sent; no passwords.
+
+    A try that was refused before it began is none that a server could have to remember.
+    """
+    from duet_rpc.caller import NOT_BEGUN
+
+    words = [without_password(word) for word in sys.argv[1:]]
     end = words.index("--") if "--" in words else len(words)
     added: list[str] = []
     assert attempt.key is not None, "only commands are sent again"
     if not any(each == "--key" or each.startswith("--key=") for each in words[:end]):
         added += ["--key", attempt.key]
-    if attempt.first_sent and not attempt.tells_age:
+    is_retry = attempt.age is not None or not isinstance(failure, NOT_BEGUN)
+    if attempt.first_sent and is_retry and not attempt.tells_age:
         added += ["--since", attempt.first_sent]
     return shlex.join(["duet-rpc", *words[:end], *added, *words[end:]])
 

@@ -25,6 +25,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.options import HIDDEN
 from duet_rpc.surrogates import encode_value
 from duet_rpc.wording import UNKNOWN_NAME
 
@@ -157,9 +158,11 @@ def advice(error: DuetError, attempt: Attempt) -> list[str]:
 def _again(attempt: Attempt) -> list[str]:
     if attempt.key is None:
         return []
+    hidden = [f"with the password where {HIDDEN} is."] if HIDDEN in attempt.retry_line else []
     return [
         "Sent again under its key it takes effect at most once (again, if it is retry safe):",
         f"  {attempt.retry_line}" if attempt.retry_line else f"  --key {attempt.key}",
+        *hidden,
     ]
 
 
