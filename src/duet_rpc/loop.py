@@ -346,7 +346,7 @@ class LoopHost:
         Nothing is started, but cancellations and answers to our own calls get through.
         """
         with self._in_place_of_loop() as may:
-            if not may or self.closed or self.input_ended or not self.connection.wants_data:
+            if not may or not self.awaits_input:
                 return
             if not self._has_input():
                 return  # the loop was faster, and to wait here would keep it from going on
@@ -355,6 +355,13 @@ class LoopHost:
             if not self._behind_reader:
                 self._behind_reader = True
                 self._loop.call_soon_threadsafe(self._catch_up)
+
+    @property
+    def awaits_input(self) -> bool:
+        """Whether what comes may be read now; the end of it always may."""
+        if self.closed or self.input_ended:
+            return False
+        return self.connection.wants_data or self.channel.has_ended
 
     def refuse_for_loop(self) -> None:
         """Refuse what comes, because the queue is full and a handler blocks the loop."""

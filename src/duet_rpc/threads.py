@@ -40,6 +40,10 @@ MAX_NESTED = 100
 one reading thread, so there has to be an end."""
 
 
+_LOOK = 0.25
+"""Seconds after which we look for the end of the input again while the peer does not read."""
+
+
 class ThreadHost:
     """Reads, writes and runs handlers for one connection on the calling thread."""
 
@@ -217,7 +221,7 @@ class ThreadHost:
         """Say what to wait for; return how many milliseconds at most, our own clocks included."""
         connection = self.connection
         rests = connection.rests
-        reading = self.reads and not self.input_ended and (rests or connection.wants_data)
+        reading = self.reads and not self.input_ended and (rests or self._may_read())
         writing = self.outbox.size > 0
         if reading != self._reading or writing != self._writing:
             self._register(reading, writing)
@@ -228,6 +232,10 @@ class ThreadHost:
         if timeout is None:
             return None
         return timeout * 1000 if timeout > 0 else 0
+
+    def _may_read(self) -> bool:
+        """Whether what comes may be read now; the end of it always may."""
+        return self.connection.wants_data or self.channel.has_ended
 
     def deal(self, ready: list[tuple[int, int]]) -> None:
         """Read and write what has become possible."""
@@ -306,6 +314,8 @@ class ThreadHost:
                 self._stalled_since, self._moved = time.monotonic(), connection.finished
         else:
             self._stalled_since = None
+        if connection.congested and not self._reading and not self.input_ended:
+            timeout = _LOOK if timeout is None else min(timeout, _LOOK)
         if self._frame_deadline is None and self._stalled_since is None:
             return timeout
         now = time.monotonic()

@@ -146,7 +146,7 @@ class LoopWatch:
             self._refuse_if_stalled(host)
         else:
             self._stalls.pop(host, None)
-        return host.reads and not host.input_ended and not host.closed and connection.wants_data
+        return host.reads and host.awaits_input
 
     def _refuse_if_stalled(self, host: LoopHost) -> None:
         """Do what the loop's own timer would: a full queue must not stop the reading for good."""

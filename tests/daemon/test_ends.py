@@ -207,6 +207,32 @@ def test_a_peer_that_closes_its_end_of_stdout_ends_the_daemon(tmp_path: Path) ->
         assert daemon.wait() == 0
 
 
+BIG = """
+service = Service()
+
+@service.query
+%s big() -> str:
+    return "x" * 200_000
+"""
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("policy", ["editor", "agent"])
+def test_the_end_of_input_is_seen_while_the_peer_does_not_read(
+    tmp_path: Path, kind: str, policy: str
+) -> None:
+    read, write = os.pipe()
+    with serve(tmp_path, BIG % kind, "--policy", policy, stdout=write) as daemon:
+        os.close(write)
+        daemon.send(b"".join(request("big", id=id) for id in range(20)))
+        assert os.read(read, 1), "it writes, and is not read any more"
+        time.sleep(0.5)  # until it stops reading; no one can see that from outside
+        daemon.close_input()
+        assert daemon.wait() == 0
+        os.close(read)
+    assert 'why="end of input"' in daemon.log
+
+
 PARENT = """
 import subprocess, sys
 daemon = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -8,6 +8,7 @@ call by call.
 """
 
 import os
+import select
 import stat
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,7 @@ BULK_SIZE = 256 * 1024
 work side by side instead of waking each other for every 64 KiB."""
 
 _PIPE_BUF = 4096
+_POLLRDHUP = 0x2000
 
 
 class Channel:
@@ -63,6 +65,22 @@ class Channel:
             raise
         except OSError:  # a reset socket or a terminal that went away is an end like any other
             return b""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether everything was read and nothing more can come; for those who do not read now."""
+        import fcntl  # both here: only where the peer does not read
+        import termios
+
+        poll = select.poll()
+        poll.register(self.read_fd, _POLLRDHUP)
+        if self.is_file or not poll.poll(0):
+            return False
+        try:
+            unread = fcntl.ioctl(self.read_fd, termios.FIONREAD, bytes(4))
+        except OSError:
+            return False  # it was closed just now
+        return not any(unread)
 
     def expect(self, *, bulk: bool) -> None:
         """Prepare for the rest of a large body, or for messages of the usual size again."""
