@@ -121,8 +121,7 @@ class Line:
         self.host = None
         self.lost = error = host.loss()
         self._count(self.counted, host)
-        self.counted.lost += len(host.connection.calls.open)
-        host.connection.calls.lose(error)
+        self.counted.lost += host.lost_calls + host.connection.calls.lose(error)
         host.connection.drop_queued()
         unsent, self._unsent = self._unsent, []
         for reply in unsent:

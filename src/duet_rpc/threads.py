@@ -71,6 +71,7 @@ class ThreadHost:
         self.turns = 0
         """Counts the times that something came; a stand-in sees by it whether we move."""
         self.input_ended = False
+        self.lost_calls = 0
         self.reads = True
         """Turned off by a server that is ending."""
         self.nested = 0
@@ -290,7 +291,7 @@ class ThreadHost:
         self.input_ended = True
         self._frame_deadline = None
         self.connection.end_of_input()
-        self.connection.calls.lose(self.loss())
+        self.lost_calls += self.connection.calls.lose(self.loss())
 
     def _register(self, reading: bool, writing: bool) -> None:
         read_fd, write_fd = self.channel.read_fd, self.channel.write_fd
