@@ -22,8 +22,8 @@ from typing import IO, Any
 import pytest
 
 from duet_rpc import blocking
-from duet_rpc.ledger import open_store
 from duet_rpc.errors import ConnectFailed
+from duet_rpc.ledger import open_store
 from tests.endurance.counts import ALLOCATOR
 
 SECONDS = float(os.environ.get("DUET_RPC_ENDURANCE_SECONDS") or 10)
