@@ -91,6 +91,7 @@ _PROGRAMS = {
     "serve a method with a Context": ("serve", _serve(_DUET, "context")),
     "serve an async def": ("serve", _serve(_DUET, "async")),
     "serve from a worker thread": ("serve", _serve(_DUET, "worker")),
+    # Shown, not tracked: it differs by a third between runs of the same code, why is not known.
     "serve a command in memory": ("serve", _serve(_DUET, "command")),
     "call": ("call", _call(_DUET, "one", 1)),
     "call, blocking client": ("call", _call(_DUET, "one", 1, "blocking")),
