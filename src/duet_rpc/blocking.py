@@ -142,6 +142,7 @@ class Client:
 
     def _open(self, patience: float | None) -> None:
         line, begun = self._line, time.monotonic()
+        interruption: BaseException | None = None
         if line.is_copy:
             raise UsageError(FORKED)
         tell_in_child(line)
@@ -162,8 +163,15 @@ class Client:
             link.end()
             raise ConnectionLost("the client was closed while it connected")
         finally:
-            if self._opening._is_owned():  # type: ignore[attr-defined]  # Ctrl-C may come first
-                self._opening.release()
+            while True:  # Ctrl-C may come here too, and then nobody else could ever connect
+                try:
+                    if self._opening._is_owned():  # type: ignore[attr-defined]
+                        self._opening.release()
+                    break
+                except BaseException as error:
+                    interruption = error
+            if interruption is not None:
+                raise interruption
 
     def _attach(self, link: Link) -> None:
         line, policy = self._line, self._dispatcher.policy
