@@ -372,6 +372,11 @@ class Calls:
             self.release_held()
         return True
 
+    def fail_anonymous(self, *, in_array: bool) -> bool:
+        """End the call of an answer that says under no id whose it is; False if that is unclear."""
+        seen = Glimpse(is_array=in_array, is_request=False, is_answer=True, id=None)
+        return self._fail_all(self._meant(seen), "the answer has no usable id")
+
     def fail_unread(self, body: bytes | bytearray, *, too_many: bool = False) -> bool:
         """End the calls that a message answers which cannot be read; False if it answers none.
 
@@ -407,7 +412,7 @@ class Calls:
         self._fail_all(self._meant(seen), why)
 
     def _meant(self, seen: Glimpse) -> list[int]:
-        """Say which calls an unread message answers; rather none than the wrong ones.
+        """Say which calls are answered by what is unread or anonymous; rather none than the wrong.
 
         An array answers the whole batch that one of its ids belongs to. Where no id is seen, an
         answer is that to the only batch, or the only call, that is on its way; what does not look

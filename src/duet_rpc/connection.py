@@ -105,6 +105,13 @@ def _is_answer(item: Single) -> bool:
     return type(item) is Response or (type(item) is Invalid and item.is_answer)
 
 
+def _is_anonymous(item: Single) -> bool:
+    """Tell an answer under no id; in an array it stands for what the others leave open."""
+    if type(item) is Response:
+        return item.is_anonymous
+    return type(item) is Invalid and item.is_answer and item.id == NULL
+
+
 def _take_all(frames: list[Frame]) -> Frame:
     try:
         data = b"".join(frames)  # type: ignore[arg-type]
@@ -491,16 +498,31 @@ class Connection:
             return
         assert isinstance(batch, Batch), "anything else was refused"
         answers = BatchAnswers(len(batch.items))
+        share = size // len(batch.items)
+        anonymous = []
         for index, item in enumerate(batch.items):
-            self._take_single(item, size // len(batch.items), (answers, index), may_start)
+            if self._open_calls and _is_anonymous(item):
+                anonymous.append(index)
+            else:
+                self._take_single(item, share, (answers, index), may_start)
+        has_ended = bool(anonymous) and self.calls.fail_anonymous(in_array=True)
+        for index in anonymous:
+            if has_ended:
+                self.stats.faults += 1
+                self._no_answer((answers, index))
+            else:
+                self._take_single(batch.items[index], share, (answers, index), may_start)
 
     def _take_single(self, message: Single, size: int, place: Place, may_start: bool) -> None:
         if type(message) is Response:
-            self.calls.settle(message)
+            if message.is_anonymous and self._fail_call(NULL, place):
+                self.stats.faults += 1
+            else:
+                self.calls.settle(message)
             self._no_answer(place)
         elif type(message) is Invalid:
             self.stats.faults += 1
-            if message.is_answer and self.calls.fail(message.id):
+            if message.is_answer and self._fail_call(message.id, place):
                 self._no_answer(place)
                 return
             id = None if message.id == NULL else message.id
@@ -530,6 +552,12 @@ class Connection:
                 self._queue.append(waiting)
                 if message.method in self.last_words:
                     self.on_last_words(message.method)
+
+    def _fail_call(self, id: bytes, place: Place) -> bool:
+        """End the call of an answer that is none; False if no one waits for it."""
+        if id == NULL:
+            return place is None and self.calls.fail_anonymous(in_array=False)
+        return self.calls.fail(id)
 
     def _register(self, message: Request | Notification, waiting: Waiting) -> RpcError | None:
         """Note that an id is in flight; say why it may not be."""

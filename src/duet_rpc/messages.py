@@ -49,6 +49,11 @@ class Response(Struct, frozen=True, gc=False):
     result: bytes | None
     error: bytes | None
 
+    @property
+    def is_anonymous(self) -> bool:
+        """It is a result, and its id is null: an error may be so, of what could not be read."""
+        return self.id == NULL and self.error is None
+
 
 class Invalid(Struct, frozen=True):
     """Something that is no message: the error to answer, and the id if it could be read."""
@@ -56,7 +61,7 @@ class Invalid(Struct, frozen=True):
     error: RpcError
     id: bytes = NULL
     is_answer: bool = False
-    """It has an id and no method: somebody who asked under that id waits for something better."""
+    """It has no method, but an id, or at least a result: someone waits for something better."""
 
 
 Single: TypeAlias = Request | Notification | Response | Invalid
@@ -276,10 +281,11 @@ def _decode_single(body: bytes | bytearray | Raw) -> Single:
             return Invalid(
                 InvalidRequest.because(
                     "invalid-id-type", detail="an id is a string, a number or null"
-                )
+                ),
+                is_answer=_is_answer(envelope, None),
             )
     if envelope.jsonrpc is UNSET or _text(envelope.jsonrpc) != "2.0":
-        return _invalid(id, 'jsonrpc must be "2.0"', is_answer=envelope.method is UNSET)
+        return _invalid(id, 'jsonrpc must be "2.0"', is_answer=_is_answer(envelope, id))
     if envelope.method is not UNSET:
         method = _text(envelope.method)
         if method is None:
@@ -299,12 +305,26 @@ def _decode_single(body: bytes | bytearray | Raw) -> Single:
             error = None  # several peers send both members and mean the result
         return Response(id, result, error)
     detail = "neither a request (method) nor an answer (result or error)"
-    return _invalid(id, detail, is_answer=True)
+    return _invalid(id, detail, is_answer=_is_answer(envelope, id))
+
+
+def _is_answer(envelope: _Envelope, id: bytes | None) -> bool:
+    """Tell whether someone waits for this: by its id, or by its result if it has no usable one.
+
+    Without an id and a version it is any object: programs log results in JSON, too.
+    """
+    if envelope.method is not UNSET:
+        return False
+    if id is not None and id != NULL:
+        return True
+    if envelope.result is UNSET or (envelope.id is UNSET and envelope.jsonrpc is UNSET):
+        return False
+    return envelope.error is UNSET or bytes(envelope.error) == NULL
 
 
 def _invalid(id: bytes | None, detail: str, *, is_answer: bool = False) -> Invalid:
     error = InvalidRequest.because("invalid-envelope", detail=detail)
-    return Invalid(error) if id is None else Invalid(error, id, is_answer)
+    return Invalid(error, NULL if id is None else id, is_answer)
 
 
 def _text(raw: Raw) -> str | None:

@@ -839,6 +839,20 @@ def test_an_answer_settles_its_call_also_while_a_handler_runs() -> None:
     assert ids(one.release()) == [1]
 
 
+def test_a_result_without_an_id_ends_the_only_call_of_a_handler_and_is_not_answered() -> None:
+    one = line(ONE)
+    waiter = Waiting()
+    one.connection.calls.send("ask", b"[1]", waiter)
+    one.connection.flush()
+    one.answers()
+    assert one.send(b'{"jsonrpc":"2.0","result":[5]}') == []
+    [(result, error)] = waiter.settled
+    assert result is None and isinstance(error, InvalidAnswer)
+    assert one.connection.stats.faults == 1
+    [refusal] = one.send(b'{"jsonrpc":"2.0","result":[5]}')
+    assert json.loads(refusal)["error"]["code"] == -32600, "no one waits, so it is a fault"
+
+
 def test_an_answer_settles_its_call_while_the_connection_is_lent() -> None:
     one = line(ONE)
     waiter = Waiting()

@@ -166,7 +166,108 @@ def test_an_answer_that_is_never_whole_ends_its_call_by_its_beginning(face: Face
     driver.close()
 
 
+ANONYMOUS = [
+    b'{"jsonrpc":"2.0","result":"for whom"}',
+    b'{"jsonrpc":"2.0","id":null,"result":"for whom"}',
+    b'{"jsonrpc":"2.0","id":null,"result":null,"error":null}',
+    b'{"jsonrpc":"2.0","id":{"n":1},"result":"for whom"}',
+    b'{"jsonrpc":"2.0","id":[1],"result":"for whom"}',
+    b'{"jsonrpc":"2.0","id":true,"result":"for whom"}',
+    b'{"jsonrpc":"1.0","result":"for whom"}',
+    b'{"id":null,"result":"for whom"}',
+    b'[{"jsonrpc":"2.0","result":"for whom"}]',
+    b'[{"jsonrpc":"2.0","id":null,"result":"for whom"}]',
+]
+"""Good JSON, and a result; but no id says whose it is."""
+
+
+@pytest.mark.parametrize("body", ANONYMOUS)
+def test_a_result_without_a_usable_id_ends_the_only_call(face: Face, body: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.say(body)
+        peer.answer(peer.request(), b'"good"')
+        peer.read_all()
+
+    driver = face.open(Scripted(script))
+    with pytest.raises(InvalidAnswer, match="no usable id"):
+        driver.begin("victim", timeout=None).result(PATIENCE)
+    assert driver.call("next", timeout=None) == "good"
+    assert (driver.stats.unmatched_answers, driver.stats.faults) == (0, 1)
+    driver.close()
+
+
+@pytest.mark.parametrize("body", ANONYMOUS)
+def test_a_result_without_a_usable_id_ends_none_of_several(face: Face, body: bytes) -> None:
+    def script(peer: Peer) -> None:
+        requests = [peer.request(), peer.request()]
+        peer.say(body)
+        for request in requests:
+            peer.answer(request, b'"good"')
+        peer.read_all()
+
+    driver = face.open(Scripted(script))
+    pending = [driver.begin("x", timeout=None) for _ in range(2)]
+    assert [each.result(PATIENCE) for each in pending] == ["good", "good"]
+    assert driver.stats.unmatched_answers + driver.stats.faults == 1
+    driver.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"result":"a log line"}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"of something else"}}',
+        b'{"jsonrpc":"2.0","id":null,"result":null,"error":{"code":-32600,"message":"no"}}',
+        b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"of something else"}}',
+        b'{"id":null,"error":{"code":-32600,"message":"of something else"}}',
+        b'{"jsonrpc":"2.0","id":null}',
+        b'{"jsonrpc":"2.0","id":true,"method":"m","result":1}',
+        b'{"jsonrpc":"2.0","id":"1","result":"under an id that is none of ours"}',
+    ],
+)
+def test_what_is_no_result_without_an_id_ends_no_call(face: Face, body: bytes) -> None:
+    def script(peer: Peer) -> None:
+        request = peer.request()
+        peer.say(body)
+        peer.answer(request, b'"good"')
+        peer.read_all()
+
+    driver = face.open(Scripted(script))
+    assert driver.begin("x", timeout=None).result(PATIENCE) == "good"
+    driver.close()
+
+
 # Batches.
+
+
+@pytest.mark.parametrize("policy", [SPEC, EDITOR])
+@pytest.mark.parametrize(
+    ("body", "ended"),
+    [
+        (b'[{"jsonrpc":"2.0","result":1},{"jsonrpc":"2.0","id":TWO,"result":2}]', [0]),
+        (b'[{"jsonrpc":"2.0","id":ONE,"result":1},{"jsonrpc":"2.0","id":{},"result":2}]', [1]),
+        (b'[{"jsonrpc":"2.0","id":null,"result":1},{"jsonrpc":"2.0","result":2}]', [0, 1]),
+    ],
+)
+def test_results_without_ids_in_an_array_end_what_is_left_of_the_batch(
+    face: Face, body: bytes, ended: list[int], policy: Any
+) -> None:
+    def script(peer: Peer) -> None:
+        single = peer.request()
+        first, second = peer.read()
+        peer.say(body.replace(b"ONE", b"%d" % first["id"]).replace(b"TWO", b"%d" % second["id"]))
+        peer.answer(single, b'"good"')
+        peer.read_all()
+
+    driver = face.open(Scripted(script), policy=policy)
+    single = driver.begin("single", timeout=None)
+    wait_for(driver, pending=1)
+    errors = in_batch(driver, 2)
+    assert [index for index, error in enumerate(errors) if error is not None] == ended
+    assert all(isinstance(errors[index], InvalidAnswer) for index in ended)
+    assert single.result(PATIENCE) == "good"
+    driver.close()
 
 
 def in_batch(driver: Driver, count: int) -> list[Any]:
