@@ -12,7 +12,10 @@ NODE := tests/interop/node
 # Half of the time of the tests is waiting: for processes to start and end, for leases to run out.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 JOBS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) * 2 : 8)))
-PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+# Each takes a stretch of neighbours, which share their fixtures, and helps another when it is through.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# The tests start more than a thousand interpreters: without bytecode each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
