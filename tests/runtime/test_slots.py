@@ -172,25 +172,30 @@ def use_every_slot(caller: Caller, limit: int) -> None:
             assert answer.get("result") == limit, answer
 
 
-CASES = [
-    pytest.param(face, policy, MOMENTS[name], id=f"{face}-{policy.name}-{name}")
-    for face in FACES
-    for policy in (EDITOR, AGENT, SPEC)
-    for name in MOMENTS
-    if (face != "sequential" or policy is EDITOR) and (policy.max_batch or "batch" not in name)
-]
+def moments_of(policy: Policy) -> dict[str, Moment]:
+    """Leave out the batches where none is taken."""
+    return {name: do for name, do in MOMENTS.items() if policy.max_batch or "batch" not in name}
 
 
-@pytest.mark.parametrize(("face", "policy", "cancelled"), CASES)
-def test_a_cancelled_request_gives_its_slot_back(
-    face: str, policy: Policy, cancelled: Moment, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("face", "policy"),
+    [
+        pytest.param(face, policy, id=f"{face}-{policy.name}")
+        for face in FACES
+        for policy in (EDITOR, AGENT, SPEC)
+        if face != "sequential" or policy is EDITOR
+    ],
+)
+def test_a_cancelled_request_gives_its_slot_back(face: str, policy: Policy, tmp_path: Path) -> None:
+    """One server for all moments: a slot that any of them loses is missing right after it."""
     limit = policy.max_in_flight
     with served(face, policy, tmp_path) as caller:
-        ids = cancelled(caller, max(limit, 3))
-        for answer in caller.collect(ids):
-            assert "result" in answer or answer["error"]["code"] == Cancelled.code, answer
-        use_every_slot(caller, limit)
+        for name, cancelled in moments_of(policy).items():
+            print(name)  # shown with a failure
+            ids = cancelled(caller, max(limit, 3))
+            for answer in caller.collect(ids):
+                assert "result" in answer or answer["error"]["code"] == Cancelled.code, answer
+            use_every_slot(caller, limit)
 
 
 @pytest.mark.parametrize("face", ["stdio", "unix", "memory", "asyncio client"])
