@@ -117,19 +117,23 @@ class Line:
             self._endings.discard(threading.current_thread())
 
     def _detach(self, host: BlockingHost) -> None:
-        """Let go of a connection; every open call ends. The lock is held."""
-        self.host = None
+        """Let go of a connection; every open call ends. The lock is held.
+
+        The host stays in its place until all are told: after an interrupt this is done again.
+        """
         self.lost = error = host.loss()
-        self._count(self.counted, host)
-        self.counted.lost += host.lost_calls + host.connection.calls.lose(error)
+        lost = host.lost_calls + host.connection.calls.lose(error)
         host.connection.drop_queued()
         unsent, self._unsent = self._unsent, []
         for reply in unsent:
             reply.settle(None, copy.copy(error))
         if self._always is not None:
             self._always.settle(None, None)
-        while self.waiting:  # nearly never: Ctrl-C may have come when somebody was to be told
+        while self.waiting:  # nearly never: an interrupt came when one of them was to be told
             self._wake(next(iter(self.waiting)))
+        self.host = None
+        self.counted.lost += lost
+        self._count(self.counted, host)
         host.retire()
 
     @property

@@ -258,18 +258,22 @@ class Calls:
         return True
 
     def lose(self, error: Exception) -> int:
-        """The connection is gone: every open call ends now. Return how many there were."""
-        waiters = list(self.open.values())
-        self.open.clear()
+        """The connection is gone: every open call ends now. Return how many there were.
+
+        After an interrupt (Ctrl-C) in the middle of it, calling it again ends the rest.
+        """
+        lost = len(self.open)
         self._batches.clear()
         self._held.clear()
         self._held_ids.clear()
-        if waiters:
+        if lost:
             import copy  # here: a cold start should not pay for it
-        for waiter in waiters:
+        while self.open:
+            id, waiter = next(iter(self.open.items()))
             # One each: an exception that is raised in many places collects all their tracebacks.
             waiter.settle(None, copy.copy(error))
-        return len(waiters)
+            self.open.pop(id, None)
+        return lost
 
     def release_held(self) -> None:
         """Send the calls that waited for the peer to read, or for the call before them."""

@@ -11,8 +11,9 @@ server, and that is the parent's.
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from functools import partial
+from typing import Any, NoReturn, Protocol
+from weakref import ref
 
 FORKED = "this process is a copy, made by fork: what its parent has opened is the parent's"
 
@@ -25,16 +26,16 @@ class Copied(Protocol):
         ...
 
 
-_copied: WeakSet[Copied] = WeakSet()
+# By id, as long as they live. What takes one out is no Python code, unlike that of a `WeakSet`, in
+# which an interrupt (Ctrl-C) would be lost.
+_copied: dict[int, "ref[Copied]"] = {}
+_renewed: dict[int, tuple["ref[Any]", dict[str, Callable[[], object]]]] = {}
+_left_to_parent: list[object] = []
 
 
 def tell_in_child(thing: Copied) -> None:
     """Have the copies of a thing in forked children called `forked`."""
-    _copied.add(thing)
-
-
-_renewed: WeakKeyDictionary[object, dict[str, Callable[[], object]]] = WeakKeyDictionary()
-_left_to_parent: list[object] = []
+    _copied[id(thing)] = ref(thing, partial(_copied.pop, id(thing)))
 
 
 def renew_in_child(thing: object, **fresh: Callable[[], object]) -> None:
@@ -42,7 +43,7 @@ def renew_in_child(thing: object, **fresh: Callable[[], object]) -> None:
 
     For locks, which threads of the parent may have held, and for what those threads were using.
     """
-    _renewed[thing] = fresh
+    _renewed[id(thing)] = ref(thing, partial(_renewed.pop, id(thing))), fresh
 
 
 def leave_to_parent(*things: object) -> None:
@@ -51,12 +52,16 @@ def leave_to_parent(*things: object) -> None:
 
 
 def _tell() -> None:
-    for thing in list(_copied):
-        thing.forked()
-    for renewed, fresh in list(_renewed.items()):
-        for name, make in fresh.items():
-            leave_to_parent(getattr(renewed, name))
-            setattr(renewed, name, make())
+    for copied in list(_copied.values()):
+        thing = copied()
+        if thing is not None:
+            thing.forked()
+    for renewed, fresh in list(_renewed.values()):
+        holder = renewed()
+        if holder is not None:
+            for name, make in fresh.items():
+                leave_to_parent(getattr(holder, name))
+                setattr(holder, name, make())
 
 
 os.register_at_fork(after_in_child=_tell)
