@@ -193,13 +193,17 @@ class Life:
         os._exit(0)
 
     def cut_off(self) -> None:
-        """Log, once, that the end comes although something is not finished."""
-        if self._is_cut_off:
-            return
-        self._is_cut_off = True
-        left = "the program has left a thread or an exit hook"
-        what = left if self._has_served else "a handler is still running"
-        self._logs.note("warn", f"ended although {what}", why=self.reason)
+        """Log, once, that the end comes although something is not finished.
+
+        Whoever comes second waits for the line: it is about to end the process.
+        """
+        with self._lock:
+            if self._is_cut_off:
+                return
+            self._is_cut_off = True
+            left = "the program has left a thread or an exit hook"
+            what = left if self._has_served else "a handler is still running"
+            self._logs.note("warn", f"ended although {what}", why=self.reason)
 
 
 _exiting: list[bool] = []

@@ -4,15 +4,16 @@ Bytes are read by our own callback straight from the descriptor, so no task or f
 a request and its answer unless its handler waits. An `async def` is a task; a `def` runs in a
 worker thread unless it is declared inline, so that the loop goes on reading.
 
-An `async def` that blocks keeps the loop, and with it the reading. Whoever watches over the loop
-may then read in its place (`read_for_loop`): `LoopHost.lock` is held by whoever touches the
-connection, and never while an `async def` waits or computes.
+An `async def` that blocks keeps the loop, and with it reading and writing. Whoever watches over the
+loop may then do both in its place (`read_for_loop`, `write_for_loop`): `LoopHost.lock` is held by
+whoever touches the connection, and never while an `async def` waits or computes.
 """
 
 import asyncio
 import contextlib
 import select
 import threading
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any
@@ -34,6 +35,8 @@ from duet_rpc.workers import Workers, waiting
 
 _PATIENCE = 0.05
 """Seconds that another thread waits for a connection that the loop holds."""
+_TAKING = 0.005
+"""Seconds in which a peer that reads takes some of what another thread sends in our place."""
 
 
 class LoopHost:
@@ -78,7 +81,7 @@ class LoopHost:
         self.lock = threading.RLock() if lock is None else lock
         """Shared by connections that are read by one watch."""
         self.turns = 0
-        """Counts the times that something came; a watcher sees by it whether we move."""
+        """Counts the times that something came or went; a watcher sees by it whether we move."""
         self.on_traffic: Callable[[], None] = _nothing
         self.on_input_end: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
@@ -174,6 +177,7 @@ class LoopHost:
 
     def _fall_behind(self) -> None:
         self.behind = True
+        self.on_traffic()
         if not self._writing:
             self.on_loop(self._watch_writing)
 
@@ -356,6 +360,26 @@ class LoopHost:
                 self._behind_reader = True
                 self._loop.call_soon_threadsafe(self._catch_up)
 
+    def write_for_loop(self) -> None:
+        """Send what the peer takes in a moment while a handler blocks the loop; on any thread.
+
+        A frame that has begun is so completed, also if the process ends without the loop.
+        """
+        if not self.has_room(0):
+            return
+        with self._in_place_of_loop() as may:
+            until = time.monotonic() + _PATIENCE
+            while may and self.has_room(_TAKING) and time.monotonic() < until:
+                self._flush()
+
+    def has_room(self, seconds: float) -> bool:
+        """Whether something is kept of which the peer takes some in time."""
+        if self.closed or not self.outbox.size:
+            return False
+        poll = select.poll()
+        poll.register(self.channel.write_fd, select.POLLOUT)
+        return bool(poll.poll(seconds * 1000))
+
     @property
     def awaits_input(self) -> bool:
         """Whether what comes may be read now; the end of it always may."""
@@ -409,17 +433,22 @@ class LoopHost:
         return True
 
     def _writable(self) -> None:
+        self.turns += 1
         with self.lock:
-            self.outbox.flush()
+            self._flush()
             if not self.outbox.size:
                 self._writing = self.behind = False
                 self._loop.remove_writer(self.channel.write_fd)
                 self.connection.dispatcher.spent = None
-            if self.connection.congested and not self.outbox.over:
-                self.connection.congested = False
-                self.connection.go_on()
             self.connection.calls.release_held()
             self._arrange()
+
+    def _flush(self) -> None:
+        """Send what was kept, as far as the peer reads; go on if that made room."""
+        self.outbox.flush()
+        if self.connection.congested and not self.outbox.over:
+            self.connection.congested = False
+            self.connection.go_on()
 
     def _arrange(self) -> None:
         """Read on, or not; notice the end."""

@@ -1,7 +1,7 @@
 """The same daemon life on an event loop: for services with async handlers, or many in flight.
 
-An `async def` that blocks keeps the loop. `Watch` reads in its place meanwhile, takes the signals
-and ends the process in time.
+An `async def` that blocks keeps the loop. `Watch` reads and writes in its place meanwhile, takes
+the signals and ends the process in time.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class Watch(LoopWatch):
         while True:
             seen = host.turns
             time.sleep(self.TICK)
-            if self.has_input():
+            if self.has_traffic():
                 self.stand_in(seen)
             if life.drained:
                 host.connection.closing = True

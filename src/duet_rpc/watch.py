@@ -1,8 +1,9 @@
-"""Reads for connections on an event loop while a handler blocks the loop.
+"""Reads and writes for connections on an event loop while a handler blocks the loop.
 
-An `async def` that computes or blocks keeps its loop, and with it the reading of every connection
-there. `LoopWatch` is a thread that sleeps until there is traffic and reads in place of a loop that
-does not move: cancellations, and answers to calls of our own, get through. Nothing is started.
+An `async def` that computes or blocks keeps its loop, and with it every connection there.
+`LoopWatch` is a thread that sleeps until there is traffic, and reads and writes in place of a loop
+that does not move: cancellations, and answers to calls of our own, get through, and an answer that
+has begun is sent to its end. Nothing is started.
 
 One watch serves all connections of a loop. They share one lock (`LoopHost.lock`), because they
 share what they count: the budget of queued bytes.
@@ -21,10 +22,10 @@ from duet_rpc.tracebacks import OwnFault
 
 
 class LoopWatch:
-    """The thread that reads while a handler blocks the loop."""
+    """The thread that reads and writes while a handler blocks the loop."""
 
     TICK = 0.05
-    """How long the loop may leave its input before we read in its place."""
+    """How long the loop may leave its input and output before we see to them in its place."""
     REST = 20
     """Ticks without traffic after which we sleep until something comes."""
 
@@ -90,18 +91,20 @@ class LoopWatch:
                 seen, quiet = turns, 0
                 continue
             quiet += 1
-            if self.has_input():
+            if self.has_traffic():
                 self.stand_in(seen)
             elif quiet >= self.REST:
                 self._rest(seen)
         self.at_end()
 
     def _rest(self, seen: int) -> None:
-        """Sleep until there is traffic; where something still runs, input is traffic too."""
+        """Sleep until there is traffic; where something still runs, what we may do is, too."""
         self._resting = True
         # The loop looks at `_resting` after it counts its turn; so either it sees that we rest, or
         # we see that it has moved.
-        if self.turns == seen and not all(host.connection.idle for host in self._hosts()):
+        if self.turns == seen and not all(
+            host.connection.idle and not host.outbox.size for host in self._hosts()
+        ):
             self._wait(None, for_input=True)
             self._resting = False
         elif self.turns != seen:
@@ -109,17 +112,15 @@ class LoopWatch:
 
     @property
     def turns(self) -> int:
-        """What changes whenever the loop reads."""
+        """What changes whenever the loop reads, or sends what was kept."""
         return sum(host.turns for host in self._hosts())
 
     def _wait(self, timeout: float | None, *, for_input: bool) -> None:
-        """Wait to be woken and, if asked for, for input."""
+        """Wait to be woken and, if asked for, for input and for room to write."""
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
-        events = self.awaited_events(for_input)
-        for host in self._hosts() if events else ():
-            if not (host.input_ended or host.closed):
-                poll.register(host.channel.read_fd, events)
+        for fd, events in self._awaited(self.awaited_events(for_input), for_input).items():
+            poll.register(fd, events)
         for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
             if fd == self._wake_read:
                 self.take_wakes()
@@ -128,16 +129,31 @@ class LoopWatch:
                 time.sleep(self.TICK)
                 break
 
+    def _awaited(self, events: int, for_room: bool) -> dict[int, int]:
+        """Say what to wait for on the descriptors; the two of a socket are one."""
+        wanted: dict[int, int] = {}
+        for host in self._hosts() if events or for_room else ():
+            channel = host.channel
+            if events and not (host.input_ended or host.closed):
+                wanted[channel.read_fd] = events
+            if for_room and host.outbox.size and not host.closed:
+                wanted[channel.write_fd] = wanted.get(channel.write_fd, 0) | select.POLLOUT
+        return wanted
+
     def awaited_events(self, for_input: bool) -> int:
-        """Say for which events of a connection to wait."""
+        """Say for which events of a connection's input to wait."""
         return select.POLLIN if for_input else 0
 
-    def has_input(self, seconds: float = 0) -> bool:
-        """Whether something comes in time that the loop would read if it could."""
+    def has_traffic(self, seconds: float = 0) -> bool:
+        """Whether in time something comes or can go that the loop would see to if it could."""
         poll = select.poll()
-        wanted = [host for host in self._hosts() if self._wants_input(host)]
-        for host in wanted:
-            poll.register(host.channel.read_fd, select.POLLIN)
+        wanted: dict[int, int] = self._awaited(0, for_room=True)
+        for host in self._hosts():
+            if self._wants_input(host):
+                fd = host.channel.read_fd
+                wanted[fd] = wanted.get(fd, 0) | select.POLLIN
+        for fd, events in wanted.items():
+            poll.register(fd, events)
         return bool(wanted) and bool(poll.poll(seconds * 1000))
 
     def _wants_input(self, host: LoopHost) -> bool:
@@ -158,17 +174,18 @@ class LoopWatch:
             host.refuse_for_loop()
 
     def stand_in(self, seen: int) -> None:
-        """Read what is there, as long as the loop does not."""
+        """Read what is there and send what was kept, as long as the loop does not."""
         try:
-            while self.turns == seen and self.has_input(self.TICK):
+            while self.turns == seen and self.has_traffic(self.TICK):
                 for host in self._hosts():
                     host.read_for_loop()
+                    host.write_for_loop()
                 if self.interrupts():
                     return
         except RuntimeError:
             pass  # the loop has ended meanwhile
         except Exception as error:  # ours; the next turn has to come all the same
-            self._log.failure("reading failed", OwnFault(error))
+            self._log.failure("reading or writing failed", OwnFault(error))
             time.sleep(self.TICK)
 
     def interrupts(self) -> bool:

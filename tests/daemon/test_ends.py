@@ -7,11 +7,13 @@ handler that never returns proves that the end is forced.
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +207,68 @@ def test_a_peer_that_closes_its_end_of_stdout_ends_the_daemon(tmp_path: Path) ->
         os.close(read)
         daemon.send(request("version"))
         assert daemon.wait() == 0
+
+
+BIG_THEN_BLOCK = """
+import time
+
+service = Service()
+
+@service.query
+async def big() -> str:
+    return "x" * 600_000
+
+@service.query
+async def block() -> None:
+    print("blocking", flush=True)
+    time.sleep(60)
+"""
+
+
+def read_whole(read: Callable[[int], bytes]) -> list[Any]:
+    """Read frames up to the end."""
+    wire = b""
+    while data := read(65536):
+        wire += data
+    return frames(wire)
+
+
+@pytest.mark.parametrize("way", ["shutdown request", "end of input", "SIGTERM"])
+@pytest.mark.parametrize("policy", ["editor", "agent"])
+def test_an_answer_that_has_begun_is_completed_although_the_loop_is_blocked(
+    tmp_path: Path, policy: str, way: str
+) -> None:
+    read, write = os.pipe()
+    with serve(tmp_path, BIG_THEN_BLOCK, "--policy", policy, stdout=write) as daemon:
+        os.close(write)
+        daemon.send(request("big", id=1) + request("block", id=2))
+        daemon.wait_for_log("blocking")
+        WAYS[way](daemon)
+        big = read_whole(lambda size: os.read(read, size))[0]
+        assert daemon.wait() == 0
+        assert big["result"] == "x" * 600_000
+    os.close(read)
+
+
+def test_it_is_completed_on_a_socket(tmp_path: Path) -> None:
+    options = ("--policy", "agent", "--unix", str(tmp_path / "s"))
+    with serve(tmp_path, BIG_THEN_BLOCK, *options) as daemon, socket.socket(socket.AF_UNIX) as peer:
+        eventually((tmp_path / "s").exists, "it listens")
+        peer.connect(str(tmp_path / "s"))
+        peer.sendall(request("big", id=1) + request("block", id=2))
+        eventually(lambda: b"blocking" in daemon.wire, "it blocks")
+        daemon.signal(signal.SIGTERM)
+        [big] = read_whole(peer.recv)
+        assert daemon.wait() == 0
+        assert big["result"] == "x" * 600_000
+
+
+@pytest.mark.parametrize("policy", ["editor", "agent"])
+def test_it_is_completed_also_long_before_the_end(tmp_path: Path, policy: str) -> None:
+    with serve(tmp_path, BIG_THEN_BLOCK, "--policy", policy) as daemon:
+        daemon.send(request("big", id=1) + request("block", id=2))
+        daemon.wait_for_log("blocking")
+        assert daemon.result(1) == "x" * 600_000
 
 
 BIG = """
