@@ -7,14 +7,14 @@ records. Databases and their drivers are imported when a store of theirs is name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ledger import Ledger
-    from .machine import Command, Identity, Promise, Record, State
-    from .memory import MemoryStore
-    from .postgres import PostgresStore
-    from .redis import RedisStore
-    from .running import Ending, Ran, Run
-    from .sqlite import SqliteStore
-    from .store import Capabilities, Counts, Store, open_store
+    from duet_rpc.ledger.ledger import Ledger
+    from duet_rpc.ledger.machine import Command, Identity, Promise, Record, State
+    from duet_rpc.ledger.memory import MemoryStore
+    from duet_rpc.ledger.postgres import PostgresStore
+    from duet_rpc.ledger.redis import RedisStore
+    from duet_rpc.ledger.running import Ending, Ran, Run
+    from duet_rpc.ledger.sqlite import SqliteStore
+    from duet_rpc.ledger.store import Capabilities, Counts, Store, open_store
 
 __all__ = [
     "Capabilities",

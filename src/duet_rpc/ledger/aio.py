@@ -22,12 +22,12 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from .flights import Flight
-from .group import Group, outcome_of
-from .machine import Answer, Claim, Operation, Promise
-from .running import Ran, Run
-from .steps import Work
-from .store import AsyncBeginner, AsyncTransaction, NotBegun, Store, Transaction
+from duet_rpc.ledger.flights import Flight
+from duet_rpc.ledger.group import Group, outcome_of
+from duet_rpc.ledger.machine import Answer, Claim, Operation, Promise
+from duet_rpc.ledger.running import Ran, Run
+from duet_rpc.ledger.steps import Work
+from duet_rpc.ledger.store import AsyncBeginner, AsyncTransaction, NotBegun, Store, Transaction
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import logging
 import time
 from functools import partial
 
-from ..errors import (
+from duet_rpc.errors import (
     InProgress,
     KeyReused,
     OutcomeUnknown,
@@ -22,11 +22,10 @@ from ..errors import (
     RpcError,
     StoreUnavailable,
 )
-from ..tracebacks import OwnFault
-from .faults import explain
-from .flights import Ended, Flight
-from .heart import Beat, Heart, about
-from .machine import (
+from duet_rpc.ledger.faults import explain
+from duet_rpc.ledger.flights import Ended, Flight
+from duet_rpc.ledger.heart import Beat, Heart, about
+from duet_rpc.ledger.machine import (
     Busy,
     Claim,
     Claimed,
@@ -43,9 +42,10 @@ from .machine import (
     State,
     Unknown,
 )
-from .running import Ending, Ran, Run, error_body
-from .steps import Steps, Work
-from .store import Store
+from duet_rpc.ledger.running import Ending, Ran, Run, error_body
+from duet_rpc.ledger.steps import Steps, Work
+from duet_rpc.ledger.store import Store
+from duet_rpc.tracebacks import OwnFault
 
 log = logging.getLogger("duet_rpc.ledger")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Protocol
 
-from ..errors import RpcError, StoreUnavailable
-from .machine import Answer, Operation
+from duet_rpc.errors import RpcError, StoreUnavailable
+from duet_rpc.ledger.machine import Answer, Operation
 
 Commit = Callable[[Sequence[Operation]], list[Answer | Exception]]
 

@@ -15,23 +15,32 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ..errors import InProgress, KeyReused, RpcError, UsageError
-from ..forks import leave_to_parent, tell_in_child
-from .conduct import Conductor, in_progress
-from .faults import explain
-from .flights import Flights
-from .group import Group
-from .heart import Heart
-from .machine import Claim, Command, Identity, Promise, Record, first_run, forgotten, remembers
-from .running import Ran, Run
-from .steps import BlockingSteps, Steps, Work, YieldingSteps, drive
-from .store import UNKNOWN_TTL, Capabilities, Store
-from .sweeper import SWEEP_ROWS, Sweeper
+from duet_rpc.errors import InProgress, KeyReused, RpcError, UsageError
+from duet_rpc.forks import leave_to_parent, tell_in_child
+from duet_rpc.ledger.conduct import Conductor, in_progress
+from duet_rpc.ledger.faults import explain
+from duet_rpc.ledger.flights import Flights
+from duet_rpc.ledger.group import Group
+from duet_rpc.ledger.heart import Heart
+from duet_rpc.ledger.machine import (
+    Claim,
+    Command,
+    Identity,
+    Promise,
+    Record,
+    first_run,
+    forgotten,
+    remembers,
+)
+from duet_rpc.ledger.running import Ran, Run
+from duet_rpc.ledger.steps import BlockingSteps, Steps, Work, YieldingSteps, drive
+from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Store
+from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
 
 log = logging.getLogger("duet_rpc.ledger")
 
 if TYPE_CHECKING:
-    from .aio import LoopSteps
+    from duet_rpc.ledger.aio import LoopSteps
 
 
 class Ledger:
@@ -238,7 +247,7 @@ class Ledger:
 
     def _steps_on_loop(self) -> "LoopSteps":
         if self._on_loop is None:
-            from .aio import LoopSteps
+            from duet_rpc.ledger.aio import LoopSteps
 
             with self._lock:
                 if self._on_loop is None:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from ..errors import UsageError
-from ..forks import renew_in_child
-from .machine import (
+from duet_rpc.errors import UsageError
+from duet_rpc.forks import renew_in_child
+from duet_rpc.ledger.machine import (
     Answer,
     Claim,
     Decision,
@@ -28,8 +28,8 @@ from .machine import (
     decide_sweep,
     is_expired,
 )
-from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
-from .upkeep import Clocks
+from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from duet_rpc.ledger.upkeep import Clocks
 
 _STARTED = time.time() - time.monotonic()
 

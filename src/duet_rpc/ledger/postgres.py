@@ -18,10 +18,10 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from ..errors import StoreUnavailable, UsageError
-from ..forks import renew_in_child
-from .faults import Fault, Watch, unavailable
-from .machine import (
+from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.forks import renew_in_child
+from duet_rpc.ledger.faults import Fault, Watch, unavailable
+from duet_rpc.ledger.machine import (
     ALWAYS,
     Answer,
     Busy,
@@ -40,8 +40,8 @@ from .machine import (
     decide_resolve,
     must_have_record,
 )
-from .postgres_line import Line
-from .postgres_pool import (
+from duet_rpc.ledger.postgres_line import Line
+from duet_rpc.ledger.postgres_pool import (
     AsyncGuest,
     Guest,
     Pool,
@@ -51,7 +51,7 @@ from .postgres_pool import (
     is_fault,
     refusal,
 )
-from .postgres_rows import (
+from duet_rpc.ledger.postgres_rows import (
     CUT_OFF,
     DROP,
     LOAD,
@@ -69,11 +69,15 @@ from .postgres_rows import (
     statement,
     swap_values,
 )
-from .postgres_transaction import BlockingPostgresTransaction, PostgresTransaction, begin
-from .rows import COLUMNS, UPKEEP, alive, seen_state, to_row
-from .steps import drive
-from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
-from .upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
+from duet_rpc.ledger.postgres_transaction import (
+    BlockingPostgresTransaction,
+    PostgresTransaction,
+    begin,
+)
+from duet_rpc.ledger.rows import COLUMNS, UPKEEP, alive, seen_state, to_row
+from duet_rpc.ledger.steps import drive
+from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
 
 _ADVISORY_LOCK = 0x64756574
 """Keeps two processes from migrating at once: "duet" as a number."""

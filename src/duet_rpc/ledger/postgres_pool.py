@@ -22,10 +22,10 @@ import psycopg
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 
-from ..errors import StoreUnavailable, UsageError
-from ..forks import renew_in_child
-from .faults import Fault, Watch, unavailable
-from .forks import forget_in_children
+from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.forks import renew_in_child
+from duet_rpc.ledger.faults import Fault, Watch, unavailable
+from duet_rpc.ledger.forks import forget_in_children
 
 T = TypeVar("T")
 

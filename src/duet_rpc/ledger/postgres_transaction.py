@@ -11,14 +11,31 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from ..errors import OutcomeUnknown, StoreUnavailable, UsageError
-from .faults import Fault, unavailable
-from .machine import Busy, Claim, Claimed, Record, Replay, decide_claim, must_have_record
-from .postgres_pool import Pool, ServerSilent, dispose, do, is_fault, refusal
-from .postgres_rows import FINISH, LOAD, PUT, SWAP, UPKEEP_NOW, insertion, loaded, swap_values
-from .rows import to_row
-from .steps import drive
-from .store import NotBegun
+from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
+from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.machine import (
+    Busy,
+    Claim,
+    Claimed,
+    Record,
+    Replay,
+    decide_claim,
+    must_have_record,
+)
+from duet_rpc.ledger.postgres_pool import Pool, ServerSilent, dispose, do, is_fault, refusal
+from duet_rpc.ledger.postgres_rows import (
+    FINISH,
+    LOAD,
+    PUT,
+    SWAP,
+    UPKEEP_NOW,
+    insertion,
+    loaded,
+    swap_values,
+)
+from duet_rpc.ledger.rows import to_row
+from duet_rpc.ledger.steps import drive
+from duet_rpc.ledger.store import NotBegun
 
 _LOOKS, _LOOK_PAUSE = 2, 0.5
 """How many timeouts long a lost commit is looked for, and how often: by default for ten seconds,

@@ -29,10 +29,10 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as Silence
 
-from ..errors import StoreUnavailable, UsageError
-from .faults import Fault, Watch, unavailable
-from .forks import forget_in_children
-from .machine import (
+from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.ledger.faults import Fault, Watch, unavailable
+from duet_rpc.ledger.forks import forget_in_children
+from duet_rpc.ledger.machine import (
     ALWAYS,
     Answer,
     Claim,
@@ -50,8 +50,8 @@ from .machine import (
     decide_resolve,
     must_have_record,
 )
-from .memory import count
-from .redis_scripts import (
+from duet_rpc.ledger.memory import count
+from duet_rpc.ledger.redis_scripts import (
     BEGIN,
     LOAD,
     PREFIX,
@@ -68,8 +68,8 @@ from .redis_scripts import (
     slack,
     swap_values,
 )
-from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
-from .upkeep import Clocks
+from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from duet_rpc.ledger.upkeep import Clocks
 
 T = TypeVar("T")
 

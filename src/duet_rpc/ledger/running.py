@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..errors import RpcError
-from ..surrogates import encode_value
-from .machine import Command
+from duet_rpc.errors import RpcError
+from duet_rpc.ledger.machine import Command
+from duet_rpc.surrogates import encode_value
 
 
 class Run(Struct, frozen=True):

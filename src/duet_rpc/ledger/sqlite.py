@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import StoreUnavailable, UsageError
-from ..forks import leave_to_parent, tell_in_child
-from .faults import Fault, unavailable
-from .machine import (
+from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.forks import leave_to_parent, tell_in_child
+from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.machine import (
     Answer,
     Claim,
     Decision,
@@ -32,8 +32,8 @@ from .machine import (
     decide_forget,
     decide_resolve,
 )
-from .rows import SELECT, alive, from_row, seen_state
-from .sqlite_file import (
+from duet_rpc.ledger.rows import SELECT, alive, from_row, seen_state
+from duet_rpc.ledger.sqlite_file import (
     Patience,
     delete,
     has_tables,
@@ -49,10 +49,10 @@ from .sqlite_file import (
     take_step,
     which,
 )
-from .sqlite_group import IS_POSSIBLE, apply_together
-from .sqlite_transaction import Guests, SqliteTransaction
-from .store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
-from .upkeep import Clocks, Drop, Leave, after_step, plan_step
+from duet_rpc.ledger.sqlite_group import IS_POSSIBLE, apply_together
+from duet_rpc.ledger.sqlite_transaction import Guests, SqliteTransaction
+from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, after_step, plan_step
 
 
 class SqliteStore:

@@ -7,11 +7,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import StoreUnavailable, UsageError
-from .faults import Fault, unavailable
-from .machine import ALWAYS, Claim, Identity, Operation, Record, must_have_record
-from .rows import COLUMNS, IS_CUT_OFF, SELECT, UPKEEP, add_upkeep, from_row, schema, to_row
-from .upkeep import Drop, Shift, Upkeep
+from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.machine import ALWAYS, Claim, Identity, Operation, Record, must_have_record
+from duet_rpc.ledger.rows import (
+    COLUMNS,
+    IS_CUT_OFF,
+    SELECT,
+    UPKEEP,
+    add_upkeep,
+    from_row,
+    schema,
+    to_row,
+)
+from duet_rpc.ledger.upkeep import Drop, Shift, Upkeep
 
 log = logging.getLogger("duet_rpc.ledger")
 

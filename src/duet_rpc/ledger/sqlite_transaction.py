@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from ..errors import OutcomeUnknown, UsageError
-from .faults import Fault, unavailable
-from .machine import Claim, Claimed, Record, State, decide_claim, finished
-from .sqlite_file import (
+from duet_rpc.errors import OutcomeUnknown, UsageError
+from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.machine import Claim, Claimed, Record, State, decide_claim, finished
+from duet_rpc.ledger.sqlite_file import (
     Patience,
     has_tables,
     is_busy,
@@ -30,7 +30,7 @@ from .sqlite_file import (
     since_for,
     which,
 )
-from .store import NotBegun
+from duet_rpc.ledger.store import NotBegun
 
 _FENCE = "duet_fence"
 _OURS = "/* the ledger's */"

@@ -13,9 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from ..errors import UsageError
-from ..options import without_password
-from .machine import (
+from duet_rpc.errors import UsageError
+from duet_rpc.ledger.machine import (
     Answer,
     Busy,
     Claim,
@@ -27,7 +26,8 @@ from .machine import (
     State,
     Unknown,
 )
-from .upkeep import Clocks
+from duet_rpc.ledger.upkeep import Clocks
+from duet_rpc.options import without_password
 
 UNKNOWN_TTL = 7 * 86400.0
 """How long commands of unknown outcome are kept, unless a ledger is told otherwise."""
@@ -184,21 +184,21 @@ def open_store(url: str) -> Store:
         raise UsageError(f"{url!r} is no store URL; write sqlite:///{url} for a file")
     match scheme:
         case "memory":
-            from .memory import MemoryStore
+            from duet_rpc.ledger.memory import MemoryStore
 
             return MemoryStore()
         case "sqlite":
-            from .sqlite import SqliteStore
+            from duet_rpc.ledger.sqlite import SqliteStore
 
             return SqliteStore(_file_of(url))
         case "postgresql" | "postgres":
             _need("psycopg", "postgres")
-            from .postgres import PostgresStore
+            from duet_rpc.ledger.postgres import PostgresStore
 
             return PostgresStore(url)
         case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
             _need("redis", "redis")
-            from .redis import RedisStore
+            from duet_rpc.ledger.redis import RedisStore
 
             return RedisStore(f"redis{scheme[6:]}:{rest}" if scheme.startswith("valkey") else url)
     raise UsageError(
