@@ -264,7 +264,7 @@ def test_the_checker_asks_for_a_place_for_every_module() -> None:
 
 def test_the_checker_passes_what_is_in_order() -> None:
     good = {
-        "connection": "import json\nfrom duet_rpc.messages import Request\nfrom .errors import *"
+        "connection": "import json\nfrom duet_rpc.wire.messages import Request\nfrom .errors import *"
     }
     assert violations(SOUND | good) == []
 

@@ -19,7 +19,6 @@ from duet_rpc.calls import encode_params
 from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError, error_classes
 from duet_rpc.forks import FORKED, tell_in_child
-from duet_rpc.framing import framing as make_framing
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
@@ -33,6 +32,7 @@ from duet_rpc.transports.links import (
     StderrOption,
     stderr_reader,
 )
+from duet_rpc.wire.framing import framing as make_framing
 
 __all__ = ["Batch", "Call", "Client"]
 

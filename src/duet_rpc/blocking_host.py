@@ -21,10 +21,10 @@ from duet_rpc.context import Reply as PeerReply
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.forks import FORKED
-from duet_rpc.framing import Framing
 from duet_rpc.results import decoder
 from duet_rpc.threads import LAST_WORDS, ThreadHost
 from duet_rpc.transports.links import Link
+from duet_rpc.wire.framing import Framing
 from duet_rpc.workers import NoThread, waiting
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from duet_rpc.clocks import LONG
 from duet_rpc.dispatch import Log
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED
-from duet_rpc.params import add_metadata
 from duet_rpc.stats import ClientStats
+from duet_rpc.wire.params import add_metadata
 from duet_rpc.workers import Workers
 
 NOTHING: list[tuple[int, int]] = []

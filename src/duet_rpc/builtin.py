@@ -14,9 +14,9 @@ from duet_rpc.errors import InvalidParams
 from duet_rpc.logs import LEVELS
 from duet_rpc.options import is_text
 from duet_rpc.parameters import Parameter, type_name
-from duet_rpc.params import check_key
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.version import __version__
+from duet_rpc.wire.params import check_key
 
 PROTOCOL_VERSION = "2.0"
 

@@ -17,11 +17,12 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from duet_rpc import surrogates
-from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
-from duet_rpc.framing import Fault, Frame, Framing
-from duet_rpc.messages import (
+from duet_rpc.results import Decode, decode_any
+from duet_rpc.wire import surrogates
+from duet_rpc.wire.framing import Fault, Frame, Framing
+from duet_rpc.wire.large import LARGE, decode_large
+from duet_rpc.wire.messages import (
     NULL,
     SHALLOW,
     Response,
@@ -36,9 +37,8 @@ from duet_rpc.messages import (
     request_form,
     shallow_json,
 )
-from duet_rpc.params import SPACE
-from duet_rpc.results import Decode, decode_any
-from duet_rpc.unreadable import Glimpse, glimpse
+from duet_rpc.wire.params import SPACE
+from duet_rpc.wire.unreadable import Glimpse, glimpse
 
 CANCEL = "$/cancelRequest"
 UNMATCHED = "an answer that nobody waits for"

@@ -37,9 +37,7 @@ from duet_rpc.errors import (
     in_class,
 )
 from duet_rpc.forks import FORKED, tell_in_child
-from duet_rpc.framing import framing as make_framing
 from duet_rpc.loop import LoopHost
-from duet_rpc.params import add_metadata
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
 from duet_rpc.results import Decode
@@ -54,6 +52,8 @@ from duet_rpc.transports.links import (
     StderrOption,
     stderr_reader,
 )
+from duet_rpc.wire.framing import framing as make_framing
+from duet_rpc.wire.params import add_metadata
 from duet_rpc.workers import Workers
 
 P = TypeVar("P")

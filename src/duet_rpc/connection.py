@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from duet_rpc import surrogates
 from duet_rpc.calls import CANCEL, JOIN, PROGRESS, Calls
 from duet_rpc.context import Context, Peer
 from duet_rpc.dispatch import Dispatcher, Job, error_member, overloaded
@@ -31,8 +30,11 @@ from duet_rpc.errors import (
     RpcError,
     ShuttingDown,
 )
-from duet_rpc.framing import Fault, Frame, Framing, whole
-from duet_rpc.messages import (
+from duet_rpc.tracebacks import OwnFault
+from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
+from duet_rpc.wire import surrogates
+from duet_rpc.wire.framing import Fault, Frame, Framing, whole
+from duet_rpc.wire.messages import (
     NULL,
     Batch,
     Invalid,
@@ -46,9 +48,7 @@ from duet_rpc.messages import (
     encode_batch,
     encode_error,
 )
-from duet_rpc.params import AGE
-from duet_rpc.tracebacks import OwnFault
-from duet_rpc.waiting import BatchAnswers, Place, RequestQueue, Waiting
+from duet_rpc.wire.params import AGE
 
 
 class Host(Protocol):

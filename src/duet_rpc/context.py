@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from duet_rpc.options import TIME_LEFT, check, is_time_left
-from duet_rpc.params import RetryAge
+from duet_rpc.wire.params import RetryAge
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter

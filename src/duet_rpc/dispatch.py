@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from duet_rpc import surrogates
 from duet_rpc.context import Context, Peer
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -31,19 +30,20 @@ from duet_rpc.errors import (
     UsageError,
     misuse,
 )
-from duet_rpc.messages import (
+from duet_rpc.parameters import KEY, Bound
+from duet_rpc.policy import Notifications, Policy
+from duet_rpc.promise import Promise
+from duet_rpc.service import Kind, Method, Service
+from duet_rpc.straight import Unserializable, straight_line
+from duet_rpc.wire import surrogates
+from duet_rpc.wire.messages import (
     NULL,
     Notification,
     Request,
     encode_error,
     error_object,
 )
-from duet_rpc.parameters import KEY, Bound
-from duet_rpc.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
-from duet_rpc.policy import Notifications, Policy
-from duet_rpc.promise import Promise
-from duet_rpc.service import Kind, Method, Service
-from duet_rpc.straight import Unserializable, straight_line
+from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 from duet_rpc.wording import printable
 
 

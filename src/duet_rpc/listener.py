@@ -21,11 +21,8 @@ from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.dispatch import Dispatcher
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
-from duet_rpc.framing import Framing, check_framing
-from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
-from duet_rpc.messages import NULL, encode_error
 from duet_rpc.options import check, is_integer
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
@@ -41,6 +38,9 @@ from duet_rpc.transports.sockets import (
 from duet_rpc.transports.strict import StrictLines
 from duet_rpc.waiting import Budget
 from duet_rpc.watch import LoopWatch
+from duet_rpc.wire.framing import Framing, check_framing
+from duet_rpc.wire.framing import framing as make_framing
+from duet_rpc.wire.messages import NULL, encode_error
 from duet_rpc.workers import Workers
 
 MAX_CONNECTIONS = 100

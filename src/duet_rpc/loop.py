@@ -25,12 +25,12 @@ from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
-from duet_rpc.framing import Frame, Framing
 from duet_rpc.logs import RequestLoggers
 from duet_rpc.results import decoder
 from duet_rpc.threads import LAST_WORDS, STALL, wait_until_set
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
+from duet_rpc.wire.framing import Frame, Framing
 from duet_rpc.workers import Workers, waiting
 
 _PATIENCE = 0.05

@@ -13,11 +13,11 @@ from typing import Any
 from duet_rpc.connection import Connection
 from duet_rpc.daemon import LINGER, SIGNALS, DaemonHost, Life, listen_to_signals, signal_name
 from duet_rpc.dispatch import Dispatcher
-from duet_rpc.framing import Framing
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
 from duet_rpc.transports.channel import Channel
 from duet_rpc.watch import LoopWatch
+from duet_rpc.wire.framing import Framing
 from duet_rpc.workers import Workers
 
 _POLLRDHUP = 0x2000

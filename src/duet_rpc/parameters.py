@@ -13,12 +13,12 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc import surrogates
-from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.context import Context, transaction_type
 from duet_rpc.errors import InvalidParams, UsageError
-from duet_rpc.messages import SHALLOW, shallow_json
-from duet_rpc.params import KEY, META
+from duet_rpc.wire import surrogates
+from duet_rpc.wire.large import LARGE, decode_large
+from duet_rpc.wire.messages import SHALLOW, shallow_json
+from duet_rpc.wire.params import KEY, META
 from duet_rpc.wording import accepted_values, explain, invalid, type_name
 
 __all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
@@ -213,7 +213,7 @@ class Parameters:
         return msgspec.defstruct(
             "Params",
             fields.values(),
-            module=f"duet_rpc.params.{method}",
+            module=f"duet_rpc.wire.params.{method}",
             namespace=unreachable,
             kw_only=True,
             # A handler can put an error, which knows the frames that hold this struct, into a param

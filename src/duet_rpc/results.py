@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from duet_rpc import surrogates
-from duet_rpc.collector import LARGE, decode_large
 from duet_rpc.errors import InvalidAnswer, UsageError
+from duet_rpc.wire import surrogates
+from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wording import explain_result
 
 Decode = Callable[[Any], Any]

@@ -63,7 +63,7 @@ class Server:
     ) -> None:
         """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
         from duet_rpc.daemon import run_daemon
-        from duet_rpc.framing import check_framing
+        from duet_rpc.wire.framing import check_framing
 
         check_framing(framing)  # while stdout is still whose it was
         logs = self._log(logs)

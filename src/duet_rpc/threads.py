@@ -24,12 +24,12 @@ from duet_rpc.debug import connection_class
 from duet_rpc.dispatch import Dispatcher, Job
 from duet_rpc.errors import CallTimeout, ConnectionLost, TransportError, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
-from duet_rpc.framing import Frame, Framing
 from duet_rpc.logs import RequestLoggers
 from duet_rpc.results import decoder
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
+from duet_rpc.wire.framing import Frame, Framing
 
 STALL = 0.2
 """Seconds that a full queue may stand still before what comes is refused."""

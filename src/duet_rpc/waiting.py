@@ -7,7 +7,7 @@ same process. It only counts; what a full queue means is the connection's busine
 from collections import deque
 from typing import TypeAlias
 
-from duet_rpc.messages import NULL, Notification, Request
+from duet_rpc.wire.messages import NULL, Notification, Request
 
 
 class BatchAnswers:

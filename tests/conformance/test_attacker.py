@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 
-from duet_rpc.framing import HeaderFraming
+from duet_rpc.wire.framing import HeaderFraming
 
 MIB = 1024 * 1024
 LIMIT = 10 * MIB

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from duet_rpc.framing import HeaderFraming
-from duet_rpc.framing.line import LineFraming
 from duet_rpc.policy import EDITOR, SPEC, replace
+from duet_rpc.wire.framing import HeaderFraming
+from duet_rpc.wire.framing.line import LineFraming
 from tests.conformance.specimen import specimen
 from tests.helpers import Line, Refusal, Wire, frame, refusal, request, result, whole_and_by_byte
 

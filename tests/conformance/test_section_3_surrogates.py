@@ -12,11 +12,11 @@ from msgspec import Raw
 
 from duet_rpc import Context, RpcError, Service
 from duet_rpc.commands import Commands
-from duet_rpc.framing import Framing, HeaderFraming
-from duet_rpc.framing.line import LineFraming
 from duet_rpc.ledger import Ledger, Store
 from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
+from duet_rpc.wire.framing import Framing, HeaderFraming
+from duet_rpc.wire.framing.line import LineFraming
 from tests.helpers import Line, Wire, data_of, exchange, frame, refusal, result, whole_and_by_byte
 
 ALL = [SPEC, EDITOR, AGENT, DEVELOPMENT, PRODUCTION]

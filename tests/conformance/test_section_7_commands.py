@@ -700,7 +700,7 @@ def test_an_unknown_outcome_is_told_as_such(line: Line, bank: Bank, store: Store
 def _command_of(line: Line, body: bytes) -> Any:
     """Make the command that a request is to the ledger."""
     from duet_rpc.commands import _command
-    from duet_rpc.messages import Request
+    from duet_rpc.wire.messages import Request
 
     message = json.loads(body)
     params = json.dumps(message["params"]).encode()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from duet_rpc.collector import decode_large
+from duet_rpc.wire.large import decode_large
 
 
 @pytest.fixture(autouse=True)

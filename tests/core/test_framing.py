@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from duet_rpc.errors import InvalidRequest, ParseError
-from duet_rpc.framing import (
+from duet_rpc.wire.framing import (
     MAX_HEADER_BYTES,
     MAX_HEADER_LINES,
     MAX_MESSAGE_BYTES,
@@ -23,8 +23,8 @@ from duet_rpc.framing import (
     framing,
     whole,
 )
-from duet_rpc.framing.auto import AutoFraming
-from duet_rpc.framing.line import LineFraming
+from duet_rpc.wire.framing.auto import AutoFraming
+from duet_rpc.wire.framing.line import LineFraming
 
 KIB = 1024
 BODY = b'{"jsonrpc":"2.0","id":1,"method":"version"}'

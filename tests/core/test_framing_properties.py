@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duet_rpc.framing import (
+from duet_rpc.wire.framing import (
     MAX_HEADER_LINES,
     Event,
     Fault,
     Framing,
     HeaderFraming,
 )
-from duet_rpc.framing.auto import AutoFraming
-from duet_rpc.framing.line import LineFraming
+from duet_rpc.wire.framing.auto import AutoFraming
+from duet_rpc.wire.framing.line import LineFraming
 
 # Small limits, so that what is drawn comes near them and over them.
 MAX_MESSAGE = 60

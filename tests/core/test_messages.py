@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
-from duet_rpc.messages import (
+from duet_rpc.wire.messages import (
     Batch,
     Invalid,
     Message,

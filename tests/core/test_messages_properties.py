@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from duet_rpc.messages import (
+from duet_rpc.wire.messages import (
     SHALLOW,
     Batch,
     Invalid,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from duet_rpc.errors import InvalidParams, UsageError
-from duet_rpc.params import (
+from duet_rpc.wire.params import (
     NO_META,
     Meta,
     RetryAge,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc import surrogates
+from duet_rpc.wire import surrogates
 
 TEXTS = [
     rb'"\ud83d"',

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duet_rpc.unreadable import Glimpse, glimpse
+from duet_rpc.wire.unreadable import Glimpse, glimpse
 
 LONG = "x" * 2000
 

@@ -11,13 +11,13 @@ import pytest
 from duet_rpc.context import Context, Transaction
 from duet_rpc.dispatch import RETRY_AFTER_MS
 from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError
-from duet_rpc.framing import Frame
-from duet_rpc.framing.line import LineFraming
 from duet_rpc.parameters import Parameters
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
 from duet_rpc.results import Decode
 from duet_rpc.service import Service
 from duet_rpc.waiting import Budget
+from duet_rpc.wire.framing import Frame
+from duet_rpc.wire.framing.line import LineFraming
 from tests.helpers import (
     Line,
     Wire,

@@ -13,9 +13,9 @@ from duet_rpc.connection import Connection
 from duet_rpc.context import Context
 from duet_rpc.debug import connection_class
 from duet_rpc.loop import LoopHost
-from duet_rpc.messages import Request
 from duet_rpc.policy import AGENT, EDITOR
 from duet_rpc.waiting import Waiting
+from duet_rpc.wire.messages import Request
 from tests.helpers import Line, request
 
 from .faces import PATIENCE

@@ -18,9 +18,9 @@ from duet_rpc.errors import (
     MethodNotFound,
     RpcError,
 )
-from duet_rpc.messages import Notification, Request
 from duet_rpc.policy import DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
 from duet_rpc.service import Service
+from duet_rpc.wire.messages import Notification, Request
 from tests.helpers import HandHost, Recorder, run_without_waiting
 
 PEER = HandHost(())

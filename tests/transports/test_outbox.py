@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from duet_rpc.framing import HeaderFraming
 from duet_rpc.transports.channel import BULK_SIZE, READ_SIZE, Channel
 from duet_rpc.transports.outbox import Outbox
+from duet_rpc.wire.framing import HeaderFraming
 
 LARGE = bytes(range(256)) * 1_000
 

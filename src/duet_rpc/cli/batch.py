@@ -7,7 +7,6 @@ import click
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc import surrogates
 from duet_rpc.cli.ages import is_moment, moment, read_age
 from duet_rpc.cli.failures import (
     EXIT_CODES,
@@ -30,6 +29,7 @@ from duet_rpc.cli.output import (
 )
 from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.errors import DuetError, TransportError, UsageError
+from duet_rpc.wire import surrogates
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -224,7 +224,7 @@ class _Batch:
 
 def _settle_key(call: Call, number: int) -> None:
     """Find the key of a call, beside its params or in them; refuse two, and an age without one."""
-    from duet_rpc.params import find_key
+    from duet_rpc.wire.params import find_key
 
     params = b"null" if call.params is UNSET else bytes(call.params)
     try:

@@ -295,7 +295,7 @@ def _why_not(record: "Record") -> str:
 def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
     """Write the outcome as a server writes its own."""
     from duet_rpc.cli.items import checked_json
-    from duet_rpc.surrogates import encode_value, layout
+    from duet_rpc.wire.surrogates import encode_value, layout
 
     if (result is None) == (error is None):
         raise click.UsageError("say either --result JSON or --error CODE MESSAGE")

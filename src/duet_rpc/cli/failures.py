@@ -26,7 +26,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.options import HIDDEN
-from duet_rpc.surrogates import encode_value
+from duet_rpc.wire.surrogates import encode_value
 from duet_rpc.wording import UNKNOWN_NAME
 
 ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5

@@ -12,8 +12,8 @@ import click
 import msgspec
 from msgspec import Raw
 
-from duet_rpc import surrogates
 from duet_rpc.options import is_text
+from duet_rpc.wire import surrogates
 
 _FORMS = "write name=text, name:=json, name=@file or name:=@file.json"
 

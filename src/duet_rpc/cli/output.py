@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from duet_rpc import surrogates
+from duet_rpc.wire import surrogates
 
 F = TypeVar("F", bound=Callable[..., Any])
 

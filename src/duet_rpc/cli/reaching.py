@@ -125,7 +125,7 @@ class Server:
 
     def note(self, severity: str, text: str, **fields: Any) -> None:
         """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
-        from duet_rpc.messages import NULL
+        from duet_rpc.wire.messages import NULL
 
         if fields.get("reason") == "oversize":
             self._wrote_too_much = True

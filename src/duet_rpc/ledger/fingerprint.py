@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from duet_rpc import surrogates
+from duet_rpc.wire import surrogates
 
 ALWAYS_LEFT_OUT = frozenset({"idempotency_key", "_meta"})
 """The key itself, and the envelope data (trace context, progress tokens) that each try has anew."""

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from duet_rpc.errors import RpcError
 from duet_rpc.ledger.machine import Command
-from duet_rpc.surrogates import encode_value
+from duet_rpc.wire.surrogates import encode_value
 
 
 class Run(Struct, frozen=True):

@@ -13,7 +13,6 @@ from duet_rpc.builtin import builtin_methods
 from duet_rpc.client import Client
 from duet_rpc.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
-from duet_rpc.framing import framing as make_framing
 from duet_rpc.logs import LEVELS, said
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
@@ -23,6 +22,7 @@ from duet_rpc.testing.clock import JumpingLoop
 from duet_rpc.testing.wire import Wire
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.links import Link
+from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.workers import Lane, Refused, Workers
 
 if TYPE_CHECKING:

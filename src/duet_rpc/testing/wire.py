@@ -16,8 +16,8 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
-from duet_rpc.framing import Fault
-from duet_rpc.framing import framing as make_framing
+from duet_rpc.wire.framing import Fault
+from duet_rpc.wire.framing import framing as make_framing
 
 Delivery: TypeAlias = tuple[float, bytes]
 """How many seconds later, and what."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duet_rpc.collector import keep_memory
+from duet_rpc.wire.large import keep_memory
 
 if TYPE_CHECKING:
     import socket

@@ -9,8 +9,8 @@ answer, and those of the calls before it, could not come.
 from collections import deque
 from collections.abc import Callable
 
-from duet_rpc.framing import Frame
 from duet_rpc.transports.channel import Send
+from duet_rpc.wire.framing import Frame
 
 
 class Outbox:

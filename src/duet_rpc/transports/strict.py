@@ -7,8 +7,8 @@ line is no header, and that alone loses the boundary.)
 """
 
 from duet_rpc.errors import ParseError
-from duet_rpc.framing import Event, Fault
-from duet_rpc.framing.line import LineFraming
+from duet_rpc.wire.framing import Event, Fault
+from duet_rpc.wire.framing.line import LineFraming
 
 _JSON_BEGINS = (b"{", b"[")
 

@@ -13,7 +13,8 @@ Three laws hold in this file:
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from duet_rpc.framing.frames import (
+from duet_rpc.options import check
+from duet_rpc.wire.framing.frames import (
     MAX_HEADER_BYTES,
     MAX_HEADER_LINES,
     MAX_MESSAGE_BYTES,
@@ -22,8 +23,7 @@ from duet_rpc.framing.frames import (
     Frame,
     whole,
 )
-from duet_rpc.framing.header import HeaderFraming
-from duet_rpc.options import check
+from duet_rpc.wire.framing.header import HeaderFraming
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -99,11 +99,11 @@ def framing(
     """
     # Imported where they are asked for: nearly every daemon starts with headers.
     if name == "ndjson":
-        from duet_rpc.framing.line import LineFraming
+        from duet_rpc.wire.framing.line import LineFraming
 
         return LineFraming(max_message_bytes=max_message_bytes, keeps_ends=keeps_ends)
     if name == "auto":
-        from duet_rpc.framing.auto import AutoFraming
+        from duet_rpc.wire.framing.auto import AutoFraming
 
         return AutoFraming(
             max_message_bytes=max_message_bytes,

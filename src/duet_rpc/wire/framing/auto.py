@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from duet_rpc.framing.frames import (
+from duet_rpc.wire.framing.frames import (
     BLANKS,
     MAX_HEADER_BYTES,
     MAX_MESSAGE_BYTES,
@@ -10,8 +10,8 @@ from duet_rpc.framing.frames import (
     Fault,
     Frame,
 )
-from duet_rpc.framing.header import HeaderFraming
-from duet_rpc.framing.line import LineFraming
+from duet_rpc.wire.framing.header import HeaderFraming
+from duet_rpc.wire.framing.line import LineFraming
 
 
 class AutoFraming:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.errors import InvalidParams, UsageError
-from duet_rpc.surrogates import decode_value, encode_value
+from duet_rpc.wire.surrogates import decode_value, encode_value
 
 KEY = "idempotency_key"
 AGE = b"age_ms"

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc import surrogates
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
 from duet_rpc.patterns import pattern
+from duet_rpc.wire import surrogates
 
 Json: TypeAlias = Any
 """A decoded JSON value."""

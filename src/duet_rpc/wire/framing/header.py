@@ -7,7 +7,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from duet_rpc.errors import InvalidRequest, RpcError
-from duet_rpc.framing.frames import (
+from duet_rpc.patterns import pattern
+from duet_rpc.wire.framing.frames import (
     BLANKS,
     END,
     LARGE,
@@ -23,7 +24,6 @@ from duet_rpc.framing.frames import (
     refusal,
     whole,
 )
-from duet_rpc.patterns import pattern
 
 _BLANK_RUN = rb"[ \t\r\n]*"
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]*"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from duet_rpc.framing.frames import (
+from duet_rpc.wire.framing.frames import (
     BLANKS,
     END,
     LARGE,
