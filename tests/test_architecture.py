@@ -197,13 +197,13 @@ SOUND = {
 @pytest.mark.parametrize(
     "source",
     [
-        "from duet_rpc.connection import Connection",
+        "from duet_rpc.engine.connection import Connection",
         "from duet_rpc import connection",
-        "import duet_rpc.connection as c",
+        "import duet_rpc.engine.connection as c",
         "from .connection import Connection",
         "from . import connection",
-        "def later():\n    from duet_rpc.connection import Connection",
-        "if TYPE_CHECKING:\n    from duet_rpc.connection import Connection",
+        "def later():\n    from duet_rpc.engine.connection import Connection",
+        "if TYPE_CHECKING:\n    from duet_rpc.engine.connection import Connection",
         "from duet_rpc.transports.stdio import Stdio",
         "from .transports import stdio",
     ],

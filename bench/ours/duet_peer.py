@@ -166,8 +166,8 @@ def run_on_uvloop(work: Coroutine[Any, Any, Any]) -> Any:
 
 def dispatch() -> driver.Answer:
     """A connection fed with whole messages: everything but framing and descriptors."""
-    from duet_rpc.connection import Connection
-    from duet_rpc.dispatch import Dispatcher
+    from duet_rpc.engine.connection import Connection
+    from duet_rpc.engine.dispatch import Dispatcher
 
     dispatcher = Dispatcher(service, policy)
     if variant == "dispatcher":

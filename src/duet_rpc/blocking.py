@@ -15,8 +15,8 @@ from duet_rpc.blocking_host import BlockingHost
 from duet_rpc.blocking_line import Line
 from duet_rpc.blocking_reply import Reply
 from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, check_options
-from duet_rpc.calls import encode_params
-from duet_rpc.dispatch import Dispatcher, Log
+from duet_rpc.engine.calls import encode_params
+from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError, error_classes
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.policy import SPEC, Policy

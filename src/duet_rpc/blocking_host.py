@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc.blocking_reply import Reply
 from duet_rpc.caller import Expected
-from duet_rpc.calls import encode_params
-from duet_rpc.clocks import set_deadline
 from duet_rpc.context import Context
 from duet_rpc.context import Reply as PeerReply
-from duet_rpc.dispatch import Dispatcher, Job
+from duet_rpc.engine.calls import encode_params
+from duet_rpc.engine.clocks import set_deadline
+from duet_rpc.engine.dispatch import Dispatcher, Job
+from duet_rpc.engine.results import decoder
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.forks import FORKED
-from duet_rpc.results import decoder
 from duet_rpc.threads import LAST_WORDS, ThreadHost
 from duet_rpc.transports.links import Link
 from duet_rpc.wire.framing import Framing

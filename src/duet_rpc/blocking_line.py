@@ -20,8 +20,8 @@ import msgspec
 from duet_rpc.blocking_host import BlockingHost
 from duet_rpc.blocking_reply import Gate, Reply
 from duet_rpc.caller import Item
-from duet_rpc.clocks import LONG
-from duet_rpc.dispatch import Log
+from duet_rpc.engine.clocks import LONG
+from duet_rpc.engine.dispatch import Log
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED
 from duet_rpc.stats import ClientStats

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from duet_rpc.caller import Expected
+from duet_rpc.engine.results import Decode
 from duet_rpc.errors import in_class
-from duet_rpc.results import Decode
 
 if TYPE_CHECKING:
     from duet_rpc.blocking_host import BlockingHost

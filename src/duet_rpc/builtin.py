@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from duet_rpc.commands import Commands
 from duet_rpc.context import Context
+from duet_rpc.engine.parameters import Parameter, type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.logs import LEVELS
 from duet_rpc.options import is_text
-from duet_rpc.parameters import Parameter, type_name
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.params import check_key

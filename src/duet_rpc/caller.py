@@ -14,8 +14,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from duet_rpc.calls import encode_params
-from duet_rpc.dispatch import Log
+from duet_rpc.engine.calls import encode_params
+from duet_rpc.engine.dispatch import Log
+from duet_rpc.engine.results import Decode, decoder
 from duet_rpc.errors import (
     CallTimeout,
     Cancelled,
@@ -40,7 +41,6 @@ from duet_rpc.errors import (
 )
 from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.policy import Policy
-from duet_rpc.results import Decode, decoder
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.transports.links import Opener

@@ -10,10 +10,10 @@ Laws of this file:
 
 from typing import Any
 
-from duet_rpc.connection import Connection
 from duet_rpc.context import Context
 from duet_rpc.debug import violated
-from duet_rpc.dispatch import Job
+from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.dispatch import Job
 
 
 class CheckedConnection(Connection):

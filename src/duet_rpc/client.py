@@ -25,8 +25,9 @@ from duet_rpc.caller import (
     Item,
     check_options,
 )
-from duet_rpc.calls import JOIN, UNMATCHED, encode_params
-from duet_rpc.dispatch import Dispatcher, Log
+from duet_rpc.engine.calls import JOIN, UNMATCHED, encode_params
+from duet_rpc.engine.dispatch import Dispatcher, Log
+from duet_rpc.engine.results import Decode
 from duet_rpc.errors import (
     CallTimeout,
     ConnectionLost,
@@ -40,7 +41,6 @@ from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
-from duet_rpc.results import Decode
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.stats import ClientStats

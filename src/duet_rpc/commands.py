@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from duet_rpc.dispatch import Failure, Job, error_member
+from duet_rpc.engine.dispatch import Failure, Job, error_member
 from duet_rpc.errors import InternalError, ResultUnserializable, RpcError, StoreUnavailable
 from duet_rpc.service import Kind, Service
 

@@ -8,7 +8,7 @@ or without the variable, nothing of this is loaded.
 import os
 from typing import NoReturn
 
-from duet_rpc.connection import Connection
+from duet_rpc.engine.connection import Connection
 
 VARIABLE = "DUET_DEBUG"
 

@@ -18,7 +18,8 @@ from typing import TypedDict
 from duet_rpc.builtin import builtin_methods, parting_methods
 from duet_rpc.commands import Commands
 from duet_rpc.daemon import LAST_WORDS, FramingName
-from duet_rpc.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
 from duet_rpc.logs import Logs
@@ -36,7 +37,6 @@ from duet_rpc.transports.sockets import (
     remove_unix,
 )
 from duet_rpc.transports.strict import StrictLines
-from duet_rpc.waiting import Budget
 from duet_rpc.watch import LoopWatch
 from duet_rpc.wire.framing import Framing, check_framing
 from duet_rpc.wire.framing import framing as make_framing

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from duet_rpc.connection import Connection
 from duet_rpc.daemon import LINGER, SIGNALS, DaemonHost, Life, listen_to_signals, signal_name
-from duet_rpc.dispatch import Dispatcher
+from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
 from duet_rpc.transports.channel import Channel

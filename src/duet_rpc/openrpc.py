@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from duet_rpc.parameters import Parameter
+from duet_rpc.engine.parameters import Parameter
 from duet_rpc.service import Method, Service, named_errors
 
 OPENRPC_VERSION = "1.3.2"

@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from duet_rpc.dispatch import Log
+from duet_rpc.engine.dispatch import Log
+from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.loop import LoopHost
 from duet_rpc.threads import STALL
-from duet_rpc.tracebacks import OwnFault
 
 
 class LoopWatch:

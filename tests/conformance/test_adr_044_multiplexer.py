@@ -80,7 +80,7 @@ def test_one_reader_hands_out_all_answers(face: Face) -> None:
 
 def test_a_request_is_registered_before_it_is_written() -> None:
     """The seed's own code registers after the write, and so can miss a quick answer."""
-    from duet_rpc.calls import Calls
+    from duet_rpc.engine.calls import Calls
     from duet_rpc.wire.framing import Framing, HeaderFraming
 
     class Wire:

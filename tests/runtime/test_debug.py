@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from duet_rpc import Service, testing
-from duet_rpc.connection import Connection
 from duet_rpc.context import Context
 from duet_rpc.debug import connection_class
+from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.queue import Waiting
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import AGENT, EDITOR
-from duet_rpc.waiting import Waiting
 from duet_rpc.wire.messages import Request
 from tests.helpers import Line, request
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.context import Context
-from duet_rpc.dispatch import Dispatcher, Failure, Job, Silence, error_member, result_member
+from duet_rpc.engine.dispatch import Dispatcher, Failure, Job, Silence, error_member, result_member
 from duet_rpc.errors import (
     Cancelled,
     InProgress,

@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from duet_rpc import Service
-from duet_rpc.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC
 from duet_rpc.transports.channel import Channel

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-from duet_rpc.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy

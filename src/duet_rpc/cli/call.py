@@ -186,7 +186,7 @@ class _Call:
         from msgspec import Raw
 
         from duet_rpc.caller import in_ms, new_key
-        from duet_rpc.calls import encode_params
+        from duet_rpc.engine.calls import encode_params
         from duet_rpc.wire.params import RetryAge, add_metadata
 
         attempt, params = self._attempt, self._params
@@ -254,7 +254,7 @@ def _progress(value: Any) -> str:
 
 def _settle_key(params: Any, key: str | None) -> str | None:
     """Say the key: of --key, or of the params, where it may also be given."""
-    from duet_rpc.calls import encode_params
+    from duet_rpc.engine.calls import encode_params
     from duet_rpc.wire.params import find_key
 
     try:

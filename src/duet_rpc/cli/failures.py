@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from duet_rpc.cli.output import compact, safe
+from duet_rpc.engine.wording import UNKNOWN_NAME
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -27,7 +28,6 @@ from duet_rpc.errors import (
 )
 from duet_rpc.options import HIDDEN
 from duet_rpc.wire.surrogates import encode_value
-from duet_rpc.wording import UNKNOWN_NAME
 
 ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5
 INTERRUPTED = 130

@@ -14,6 +14,7 @@ import logging
 import time
 from functools import partial
 
+from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import (
     InProgress,
     KeyReused,
@@ -45,7 +46,6 @@ from duet_rpc.ledger.machine import (
 from duet_rpc.ledger.running import Ending, Ran, Run, error_body
 from duet_rpc.ledger.steps import Steps, Work
 from duet_rpc.ledger.store import Store
-from duet_rpc.tracebacks import OwnFault
 
 log = logging.getLogger("duet_rpc.ledger")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc.builtin import builtin_methods
 from duet_rpc.client import Client
-from duet_rpc.dispatch import Dispatcher, Log
+from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.logs import LEVELS, said
 from duet_rpc.loop import LoopHost

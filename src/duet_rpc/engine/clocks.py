@@ -6,7 +6,7 @@ and says how much is left; how to wait for that long is the business of the host
 
 from math import inf
 
-from duet_rpc.dispatch import Job
+from duet_rpc.engine.dispatch import Job
 
 LONG = 3600.0
 """Seconds that one wait lasts at most; the system takes no numbers of any size."""

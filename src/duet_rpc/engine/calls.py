@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from duet_rpc.engine.results import Decode, decode_any
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
-from duet_rpc.results import Decode, decode_any
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.framing import Fault, Frame, Framing
 from duet_rpc.wire.large import LARGE, decode_large

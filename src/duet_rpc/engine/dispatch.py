@@ -17,6 +17,9 @@ import msgspec
 from msgspec import UNSET
 
 from duet_rpc.context import Context, Peer
+from duet_rpc.engine.intake import Unserializable, straight_line
+from duet_rpc.engine.parameters import KEY, Bound
+from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
     RESERVED_CODES,
     Cancelled,
@@ -30,11 +33,9 @@ from duet_rpc.errors import (
     UsageError,
     misuse,
 )
-from duet_rpc.parameters import KEY, Bound
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.promise import Promise
 from duet_rpc.service import Kind, Method, Service
-from duet_rpc.straight import Unserializable, straight_line
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.messages import (
     NULL,
@@ -44,7 +45,6 @@ from duet_rpc.wire.messages import (
     error_object,
 )
 from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
-from duet_rpc.wording import printable
 
 
 class Log(Protocol):

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from duet_rpc.engine.wording import explain_result
 from duet_rpc.errors import InvalidAnswer, UsageError
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
-from duet_rpc.wording import explain_result
 
 Decode = Callable[[Any], Any]
 """Makes the value of a raw result; raises `InvalidAnswer` if it does not fit."""
