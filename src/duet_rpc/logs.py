@@ -22,7 +22,7 @@ from duet_rpc.engine.dispatch import Log, Silence
 from duet_rpc.engine.tracebacks import format_places
 from duet_rpc.errors import RpcError
 from duet_rpc.forks import tell_in_child
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox
 

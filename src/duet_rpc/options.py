@@ -4,7 +4,7 @@ from math import inf
 from typing import Any, TypeGuard
 
 from duet_rpc.errors import UsageError
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 
 SECONDS = "seconds above 0, or None for no bound"
 TIME_LEFT = "seconds, 0 or more, or None for no bound"

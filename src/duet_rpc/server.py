@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.commands import Commands
 from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.kinds import Promise
 from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
-from duet_rpc.promise import Promise
 from duet_rpc.service import Method, Service
 
 if TYPE_CHECKING:

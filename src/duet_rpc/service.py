@@ -15,8 +15,8 @@ import msgspec
 from duet_rpc.context import Context, Transaction
 from duet_rpc.engine.parameters import Parameters
 from duet_rpc.errors import ErrorClasses, RpcError, UsageError
+from duet_rpc.kinds import Promise
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
-from duet_rpc.promise import Promise
 
 if TYPE_CHECKING:
     from duet_rpc.policy import Policy

@@ -33,8 +33,8 @@ from duet_rpc.errors import (
     UsageError,
     misuse,
 )
+from duet_rpc.kinds import Promise
 from duet_rpc.policy import Notifications, Policy
-from duet_rpc.promise import Promise
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.messages import (

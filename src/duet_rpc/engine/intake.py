@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol, Union
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc.patterns import pattern
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Method
+from duet_rpc.startup import pattern
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import encode_batch, is_json_text

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Raw, UnsetType
 
 from duet_rpc.errors import InvalidParams
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 from duet_rpc.wire.surrogates import CANNOT_HOLD, decode_value
 
 _JSON_NAMES: dict[Any, str] = {

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from duet_rpc.promise import Promise as Promise
+from duet_rpc.kinds import Promise as Promise
 
 LEASE_SLACK = 1.0
 """Seconds: a lease that ends later than this after a full one was given by a clock set back."""

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 from duet_rpc.wire import surrogates
 
 Json: TypeAlias = Any

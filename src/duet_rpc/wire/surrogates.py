@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, inspect
 
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ id enough: both ends count from one.
 
 from msgspec import Struct
 
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 
 _BEGINS = rb"[ \t\r\n]*(\[?)[ \t\r\n]*\{"
 _TOKEN = (

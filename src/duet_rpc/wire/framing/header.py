@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from duet_rpc.errors import InvalidRequest, RpcError
-from duet_rpc.patterns import pattern
+from duet_rpc.startup import pattern
 from duet_rpc.wire.framing.frames import (
     BLANKS,
     END,
