@@ -24,7 +24,7 @@ from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.stats import ClientStats
-from duet_rpc.transports.links import (
+from duet_rpc.transports.link import (
     ChildOpener,
     Link,
     Opener,

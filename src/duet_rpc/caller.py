@@ -43,7 +43,7 @@ from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.policy import Policy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
-from duet_rpc.transports.links import Opener
+from duet_rpc.transports.link import Opener
 from duet_rpc.wire.params import RetryAge, add_metadata, find_key
 from duet_rpc.wire.surrogates import encode_value
 

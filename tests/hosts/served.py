@@ -25,7 +25,7 @@ from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy, preset, replace
 from duet_rpc.testing.memory import MemoryServer
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.links import Link
+from duet_rpc.transports.link import Link
 
 plain, more = Service(), Service()
 

@@ -21,7 +21,7 @@ from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.stats import ClientStats
 from duet_rpc.testing.memory import loop_in_thread
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.links import Link, Opener
+from duet_rpc.transports.link import Link, Opener
 
 PATIENCE = 40.0
 """Seconds that anything may take on a machine that has other things to do."""

@@ -22,7 +22,7 @@ from duet_rpc.errors import (
     Overloaded,
     RpcError,
 )
-from duet_rpc.transports.links import Link
+from duet_rpc.transports.link import Link
 from tests.runtime.faces import Driver, Face, Peer, Scripted
 
 pytestmark = pytest.mark.timeout(120)

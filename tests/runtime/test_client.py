@@ -21,7 +21,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.policy import DEVELOPMENT
-from duet_rpc.transports.links import Link
+from duet_rpc.transports.link import Link
 from tests.helpers import Recorder
 from tests.runtime.faces import (
     PATIENCE,

@@ -14,7 +14,7 @@ from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded
 from duet_rpc.retry import Retry
 from duet_rpc.testing import Wire, connect, run
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.links import Link
+from duet_rpc.transports.link import Link
 
 LATE = 0.05
 """Seconds that a timeout may be late."""

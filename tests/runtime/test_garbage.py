@@ -21,7 +21,7 @@ import pytest
 from duet_rpc import Client, Retry, Service, command, query
 from duet_rpc.errors import DuetError
 from duet_rpc.policy import AGENT
-from duet_rpc.transports.links import Link
+from duet_rpc.transports.link import Link
 from tests.runtime.faces import PATIENCE, AsyncDriver, Driver, Face, Peer, Scripted
 
 pytestmark = pytest.mark.timeout(180)

@@ -15,7 +15,7 @@ import pytest
 from duet_rpc import Client, blocking
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from duet_rpc.transports.child import Child
-from duet_rpc.transports.links import ChildOpener, Link
+from duet_rpc.transports.link import ChildOpener, Link
 
 CALLS = 10_000
 CALLERS = 50

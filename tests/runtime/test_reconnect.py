@@ -14,7 +14,7 @@ from duet_rpc import Client, Retry, Server, Service, blocking
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.policy import SPEC
 from duet_rpc.testing.memory import loop_in_thread
-from duet_rpc.transports.links import SocketOpener
+from duet_rpc.transports.link import SocketOpener
 from tests.runtime.faces import PATIENCE, Face, failure
 
 

@@ -18,7 +18,7 @@ from duet_rpc.errors import DuetError, RpcError, TransportError, UsageError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
-    from duet_rpc.transports.links import Opener
+    from duet_rpc.transports.link import Opener
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,7 +99,7 @@ class Server:
         cls, words: Sequence[str], *, timeout: float | None, framing: str, verbose: bool
     ) -> "tuple[Server, list[str]]":
         """Find the server that is meant, and the words that are left."""
-        from duet_rpc.transports.links import ChildOpener, SocketOpener
+        from duet_rpc.transports.link import ChildOpener, SocketOpener
 
         command = click.get_current_context().meta.get(_SERVER)
         if command is None:

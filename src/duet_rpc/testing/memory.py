@@ -21,7 +21,7 @@ from duet_rpc.service import Service
 from duet_rpc.testing.clock import JumpingLoop
 from duet_rpc.testing.wire import Wire
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.links import Link
+from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.workers import Lane, Refused, Workers
 
