@@ -26,10 +26,10 @@ from duet_rpc.version import __version__
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
     from duet_rpc.client import Client
-    from duet_rpc.ledger.memory import MemoryStore
-    from duet_rpc.ledger.postgres import PostgresStore as PostgresStore
-    from duet_rpc.ledger.redis import RedisStore as RedisStore
-    from duet_rpc.ledger.sqlite import SqliteStore
+    from duet_rpc.ledger.stores.memory import MemoryStore
+    from duet_rpc.ledger.stores.postgres.store import PostgresStore as PostgresStore
+    from duet_rpc.ledger.stores.redis.store import RedisStore as RedisStore
+    from duet_rpc.ledger.stores.sqlite.store import SqliteStore
     from duet_rpc.proxies import command, query
     from duet_rpc.retry import Retry
 
@@ -63,11 +63,11 @@ _EXTRAS = {"PostgresStore": "postgres", "RedisStore": "redis"}
 
 _FETCHED_WHEN_ASKED_FOR = {
     "Client": "duet_rpc.client",
-    "MemoryStore": "duet_rpc.ledger.memory",
-    "PostgresStore": "duet_rpc.ledger.postgres",
-    "RedisStore": "duet_rpc.ledger.redis",
+    "MemoryStore": "duet_rpc.ledger.stores.memory",
+    "PostgresStore": "duet_rpc.ledger.stores.postgres.store",
+    "RedisStore": "duet_rpc.ledger.stores.redis.store",
     "Retry": "duet_rpc.retry",
-    "SqliteStore": "duet_rpc.ledger.sqlite",
+    "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
     "blocking": "duet_rpc.blocking",
     "command": "duet_rpc.proxies",
     "query": "duet_rpc.proxies",

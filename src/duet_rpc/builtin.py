@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
 
-from duet_rpc.commands import Commands
 from duet_rpc.context import Context
 from duet_rpc.engine.parameters import Parameter, type_name
 from duet_rpc.errors import InvalidParams
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.logs import LEVELS
 from duet_rpc.options import is_text
 from duet_rpc.service import Kind, Method, Service

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from duet_rpc.builtin import builtin_methods
-from duet_rpc.commands import Commands, store_words
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import UsageError
+from duet_rpc.ledger.commands import Commands, store_words
 from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service

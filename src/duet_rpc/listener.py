@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from duet_rpc.builtin import builtin_methods, parting_methods
-from duet_rpc.commands import Commands
 from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.logs import Logs
 from duet_rpc.loop import LoopHost
 from duet_rpc.options import check, is_integer

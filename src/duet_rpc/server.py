@@ -7,9 +7,9 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duet_rpc.commands import Commands
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.kinds import Promise
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.service import Method, Service
@@ -289,6 +289,6 @@ def _ledger_in_memory(made: float) -> "Ledger":
     It is opened with the first key: had one come before, it would have been opened then.
     """
     from duet_rpc.ledger import Ledger, MemoryStore
-    from duet_rpc.ledger.memory import steady_time
+    from duet_rpc.ledger.stores.memory import steady_time
 
     return Ledger(MemoryStore(since=steady_time() - (time.monotonic() - made)))

@@ -20,7 +20,7 @@ from typing import Any
 
 from duet_rpc import Context, RpcError, Server, Service, Transaction
 from duet_rpc.ledger import Ledger, open_store
-from duet_rpc.ledger.heart import Beat, Heart
+from duet_rpc.ledger.leases import Beat, Heart
 from duet_rpc.policy import PRODUCTION
 
 Note = Callable[..., None]
@@ -245,9 +245,9 @@ def _tear_sqlite(between: Callable[[], None]) -> None:
 
 def _tear_postgres(between: Callable[[], None]) -> None:
     """Do the same where the record is in the transaction from its beginning on."""
-    from duet_rpc.ledger.postgres_pool import do
-    from duet_rpc.ledger.postgres_rows import INSERT, SAME, insert_values
-    from duet_rpc.ledger.postgres_transaction import PostgresTransaction
+    from duet_rpc.ledger.stores.postgres.pool import do
+    from duet_rpc.ledger.stores.postgres.statements import INSERT, SAME, insert_values
+    from duet_rpc.ledger.stores.postgres.transaction import PostgresTransaction
 
     whole = PostgresTransaction._end
 

@@ -1,7 +1,7 @@
 """Puts records into a store as servers do, at times that the test chooses."""
 
 from duet_rpc.ledger import Command, Promise, Store
-from duet_rpc.ledger.machine import Claim, Claimed, Finish, Identity, Kept
+from duet_rpc.ledger.states import Claim, Claimed, Finish, Identity, Kept
 
 WEEK = 7 * 86400.0
 

@@ -11,8 +11,8 @@ import pytest
 from msgspec import Raw
 
 from duet_rpc import Context, RpcError, Service
-from duet_rpc.commands import Commands
 from duet_rpc.ledger import Ledger, Store
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
 from duet_rpc.wire.framing import Framing, HeaderFraming

@@ -23,9 +23,9 @@ from duet_rpc import (
     blocking,
     testing,
 )
-from duet_rpc.commands import BEGAN, START_TAKES, STARTING
 from duet_rpc.errors import InProgress
 from duet_rpc.ledger import Ledger, MemoryStore
+from duet_rpc.ledger.commands import BEGAN, START_TAKES, STARTING
 from duet_rpc.policy import EDITOR
 from tests.ledger.conftest import STORES
 

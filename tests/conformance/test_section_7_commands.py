@@ -29,9 +29,9 @@ from duet_rpc import (
     UsageError,
     testing,
 )
-from duet_rpc.commands import Commands
 from duet_rpc.errors import DeadlineExceeded, InProgress, KeyReused
 from duet_rpc.ledger import Ledger, MemoryStore, Store, open_store
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.policy import DEVELOPMENT, PRODUCTION, SPEC, Policy
 from tests.helpers import Line, data_of, notification, refusal, request, result
 from tests.ledger.conftest import STORES, TRANSACTIONAL
@@ -699,7 +699,7 @@ def test_an_unknown_outcome_is_told_as_such(line: Line, bank: Bank, store: Store
 
 def _command_of(line: Line, body: bytes) -> Any:
     """Make the command that a request is to the ledger."""
-    from duet_rpc.commands import _command
+    from duet_rpc.ledger.commands import _command
     from duet_rpc.wire.messages import Request
 
     message = json.loads(body)

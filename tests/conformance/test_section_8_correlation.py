@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from duet_rpc import Context, Service
-from duet_rpc.commands import Commands
 from duet_rpc.ledger import Ledger, MemoryStore
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.logs import Logs
 from duet_rpc.policy import AGENT, EDITOR, PRODUCTION, Policy
 from tests.conformance.specimen import specimen

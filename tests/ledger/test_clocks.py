@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duet_rpc.ledger import State, Store
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Busy,
     Claim,

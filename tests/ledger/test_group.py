@@ -8,7 +8,7 @@ import pytest
 
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger.group import MAX_GROUP, Group
-from duet_rpc.ledger.machine import Answer, Kept, Operation, Release
+from duet_rpc.ledger.states import Answer, Kept, Operation, Release
 from tests.ledger.commands import command
 
 PATIENCE = 45.0

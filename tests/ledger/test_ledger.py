@@ -17,7 +17,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.ledger import Ending, Ledger, MemoryStore, Promise, Ran, Run, State, Store
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Claim,
     Claimed,

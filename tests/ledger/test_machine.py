@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Busy,
     Claim,

@@ -15,7 +15,7 @@ import pytest
 
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable
 from duet_rpc.ledger import Ledger, Promise, Ran, Run, Store
-from duet_rpc.ledger.machine import Release
+from duet_rpc.ledger.states import Release
 from tests.ledger.commands import AT_MOST_ONCE, RETRY_SAFE, TRANSACTIONAL, command, never
 from tests.ledger.conftest import SHARED
 from tests.ledger.conftest import TRANSACTIONAL as TRANSACTIONAL_STORES
@@ -185,7 +185,7 @@ def stop(worker: Worker, store: Store) -> None:
 FORKS = """
 import os, sys
 from duet_rpc.ledger import open_store
-from duet_rpc.ledger.machine import Claim, Claimed, Finish, Kept
+from duet_rpc.ledger.states import Claim, Claimed, Finish, Kept
 from tests.ledger.commands import command
 
 store = open_store(sys.argv[1])

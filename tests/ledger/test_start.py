@@ -10,7 +10,7 @@ import pytest
 from duet_rpc import Server, Service, Transaction, testing
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
 from duet_rpc.ledger import Ledger, MemoryStore, PostgresStore, Ran, RedisStore, Run, SqliteStore
-from duet_rpc.ledger.machine import Answer
+from duet_rpc.ledger.states import Answer
 from duet_rpc.policy import AGENT
 from tests.daemon.process import Process
 from tests.ledger.commands import command, never

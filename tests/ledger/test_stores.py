@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.ledger import Identity, MemoryStore, SqliteStore, State, Store, open_store
 from duet_rpc.ledger.faults import explain
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Claim,
     Claimed,
@@ -482,7 +482,7 @@ def execute(kind: str, url: str, tmp_path: Path) -> Callable[[str], list[Any]]:
 
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 def test_sqlite_sweeps_by_its_index(store: Store, execute: Callable[[str], list[Any]]) -> None:
-    from duet_rpc.ledger.sqlite_file import _CUT_OFF, _DROP, _SHIFT
+    from duet_rpc.ledger.stores.sqlite.file import _CUT_OFF, _DROP, _SHIFT
 
     store.sweep()
     for statement in (_CUT_OFF, _DROP, _SHIFT):
@@ -497,7 +497,7 @@ def test_sqlite_sweeps_by_its_index(store: Store, execute: Callable[[str], list[
 
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
 def test_postgres_sweeps_by_its_index(store: Store, execute: Callable[[str], list[Any]]) -> None:
-    from duet_rpc.ledger.postgres_rows import CUT_OFF, SHIFT, SWEEP
+    from duet_rpc.ledger.stores.postgres.statements import CUT_OFF, SHIFT, SWEEP
 
     store.sweep()
     execute(

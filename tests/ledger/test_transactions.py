@@ -13,8 +13,8 @@ import pytest
 
 from duet_rpc.errors import InProgress, StoreUnavailable, UsageError
 from duet_rpc.ledger import Ending, Ledger, Ran, Run, SqliteStore, Store
-from duet_rpc.ledger.machine import Claim
-from duet_rpc.ledger.sqlite_file import WAL_IS_SAFE_FROM
+from duet_rpc.ledger.states import Claim
+from duet_rpc.ledger.stores.sqlite.file import WAL_IS_SAFE_FROM
 from tests.ledger.commands import TRANSACTIONAL, Handler, command, never
 
 both = pytest.mark.parametrize("kind", ["sqlite", "postgres"], indirect=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from duet_rpc import Context, RpcError, Service, testing
-from duet_rpc.commands import Commands
 from duet_rpc.errors import DeadlineExceeded, InProgress, InternalError
 from duet_rpc.ledger import Ledger, MemoryStore, Promise, State
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.policy import DEVELOPMENT, PRODUCTION
 from tests.helpers import Line, refusal, request, result
 

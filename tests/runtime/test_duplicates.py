@@ -21,7 +21,7 @@ from duet_rpc import Client, Server, Service, Transaction, testing
 from duet_rpc.errors import DeadlineExceeded, InProgress, Overloaded, StoreUnavailable
 from duet_rpc.ledger import Ledger, MemoryStore, Ran, Run, SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
-from duet_rpc.ledger.machine import Answer, Command, Finish, Promise
+from duet_rpc.ledger.states import Answer, Command, Finish, Promise
 from duet_rpc.policy import AGENT
 from duet_rpc.workers import Lane, NoThread, Workers
 

@@ -11,8 +11,8 @@ from duet_rpc.cli.failures import ERROR_ANSWER
 from duet_rpc.cli.output import Failed, Output, cut, is_terminal, output_options, tell
 
 if TYPE_CHECKING:
-    from duet_rpc.ledger.machine import Identity, Record
-    from duet_rpc.ledger.store import Store
+    from duet_rpc.ledger.states import Identity, Record
+    from duet_rpc.ledger.stores.base import Store
 
 KEPT = 86400.0
 """Seconds that an outcome is kept, as a server keeps its own."""
@@ -72,7 +72,7 @@ def list_(
     import msgspec
 
     from duet_rpc.cli.commands_records import HEADER, as_json, counts_as_json, row, said_counts
-    from duet_rpc.ledger.machine import State
+    from duet_rpc.ledger.states import State
 
     output = Output(format_, no_color)
     states = [State(state)] if state else [State.UNKNOWN, State.RUNNING, State.DONE]
@@ -167,7 +167,7 @@ def resolve(
     import msgspec
 
     from duet_rpc.cli.commands_records import as_json, named, said_outcome
-    from duet_rpc.ledger.machine import State
+    from duet_rpc.ledger.states import State
 
     output = Output(format_, no_color)
     outcome = _outcome(result, error, data)
@@ -255,7 +255,7 @@ def sweep(store: str, format_: str | None, no_color: bool) -> None:
 
 
 def _identity(principal: str, method: str, key: str) -> "Identity":
-    from duet_rpc.ledger.machine import Identity
+    from duet_rpc.ledger.states import Identity
 
     return Identity(principal, method, key)
 
@@ -282,7 +282,7 @@ def _look(records: "Store", identity: "Identity") -> "Record":
 
 def _why_not(record: "Record") -> str:
     from duet_rpc.cli.commands_records import in_words, said_outcome
-    from duet_rpc.ledger.machine import State
+    from duet_rpc.ledger.states import State
 
     if record.state is State.DONE:
         return f"it is done, and its outcome is {said_outcome(record)}"

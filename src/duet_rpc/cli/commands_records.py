@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Raw
 
 from duet_rpc.cli.output import Output, columns, safe, safe_json
-from duet_rpc.ledger.machine import Identity, Promise, Record, State
-from duet_rpc.ledger.store import Counts
+from duet_rpc.ledger.states import Identity, Promise, Record, State
+from duet_rpc.ledger.stores.base import Counts
 from duet_rpc.wire import surrogates
 
 _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))

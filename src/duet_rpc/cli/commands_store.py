@@ -17,7 +17,7 @@ from duet_rpc.cli.output import Failed, safe
 from duet_rpc.errors import StoreUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from duet_rpc.ledger.store import Store
+    from duet_rpc.ledger.stores.base import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ def store_option(command: F) -> F:
 @contextmanager
 def opened(url: str) -> "Iterator[Store]":
     """Open a store for as long as the block runs."""
-    from duet_rpc.ledger.store import open_store
+    from duet_rpc.ledger.stores.base import open_store
 
     scheme = url.partition(":")[0]
     if scheme == "memory":

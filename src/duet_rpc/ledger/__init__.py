@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duet_rpc.ledger.ledger import Ledger
-    from duet_rpc.ledger.machine import Command, Identity, Promise, Record, State
-    from duet_rpc.ledger.memory import MemoryStore
-    from duet_rpc.ledger.postgres import PostgresStore
-    from duet_rpc.ledger.redis import RedisStore
     from duet_rpc.ledger.running import Ending, Ran, Run
-    from duet_rpc.ledger.sqlite import SqliteStore
-    from duet_rpc.ledger.store import Capabilities, Counts, Store, open_store
+    from duet_rpc.ledger.states import Command, Identity, Promise, Record, State
+    from duet_rpc.ledger.stores.base import Capabilities, Counts, Store, open_store
+    from duet_rpc.ledger.stores.memory import MemoryStore
+    from duet_rpc.ledger.stores.postgres.store import PostgresStore
+    from duet_rpc.ledger.stores.redis.store import RedisStore
+    from duet_rpc.ledger.stores.sqlite.store import SqliteStore
 
 __all__ = [
     "Capabilities",
@@ -38,23 +38,23 @@ __all__ = [
 
 # A service without commands pays for none of this when it starts.
 _LAZY = {
-    "Capabilities": "store",
-    "Command": "machine",
-    "Counts": "store",
+    "Capabilities": "stores.base",
+    "Command": "states",
+    "Counts": "stores.base",
     "Ending": "running",
-    "Identity": "machine",
+    "Identity": "states",
     "Ledger": "ledger",
-    "MemoryStore": "memory",
-    "PostgresStore": "postgres",
-    "Promise": "machine",
+    "MemoryStore": "stores.memory",
+    "PostgresStore": "stores.postgres.store",
+    "Promise": "states",
     "Ran": "running",
-    "Record": "machine",
-    "RedisStore": "redis",
+    "Record": "states",
+    "RedisStore": "stores.redis.store",
     "Run": "running",
-    "SqliteStore": "sqlite",
-    "State": "machine",
-    "Store": "store",
-    "open_store": "store",
+    "SqliteStore": "stores.sqlite.store",
+    "State": "states",
+    "Store": "stores.base",
+    "open_store": "stores.base",
 }
 
 

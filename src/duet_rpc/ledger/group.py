@@ -12,7 +12,7 @@ from copy import copy
 from typing import Protocol
 
 from duet_rpc.errors import RpcError, StoreUnavailable
-from duet_rpc.ledger.machine import Answer, Operation
+from duet_rpc.ledger.states import Answer, Operation
 
 Commit = Callable[[Sequence[Operation]], list[Answer | Exception]]
 

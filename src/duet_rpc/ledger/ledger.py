@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.errors import InProgress, KeyReused, RpcError, UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
-from duet_rpc.ledger.conduct import Conductor, in_progress
+from duet_rpc.ledger.execution import Conductor, in_progress
 from duet_rpc.ledger.faults import explain
-from duet_rpc.ledger.flights import Flights
 from duet_rpc.ledger.group import Group
-from duet_rpc.ledger.heart import Heart
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.inflight import Flights
+from duet_rpc.ledger.leases import Heart
+from duet_rpc.ledger.running import Ran, Run
+from duet_rpc.ledger.states import (
     Claim,
     Command,
     Identity,
@@ -32,15 +33,14 @@ from duet_rpc.ledger.machine import (
     forgotten,
     remembers,
 )
-from duet_rpc.ledger.running import Ran, Run
-from duet_rpc.ledger.steps import BlockingSteps, Steps, Work, YieldingSteps, drive
-from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Store
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
+from duet_rpc.ledger.waits import BlockingSteps, Steps, Work, YieldingSteps, drive
 
 log = logging.getLogger("duet_rpc.ledger")
 
 if TYPE_CHECKING:
-    from duet_rpc.ledger.aio import LoopSteps
+    from duet_rpc.ledger.waits_asyncio import LoopSteps
 
 
 class Ledger:
@@ -247,7 +247,7 @@ class Ledger:
 
     def _steps_on_loop(self) -> "LoopSteps":
         if self._on_loop is None:
-            from duet_rpc.ledger.aio import LoopSteps
+            from duet_rpc.ledger.waits_asyncio import LoopSteps
 
             with self._lock:
                 if self._on_loop is None:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from duet_rpc.errors import RpcError
-from duet_rpc.ledger.machine import Command
+from duet_rpc.ledger.states import Command
 from duet_rpc.wire.surrogates import encode_value
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger.faults import explain
-from duet_rpc.ledger.store import Store
+from duet_rpc.ledger.stores.base import Store
 from duet_rpc.ledger.upkeep import Clocks
 
 log = logging.getLogger("duet_rpc.ledger")

@@ -145,7 +145,7 @@ class Commands:
 
         `age` is how long ago it was sent, if the caller says so; see `Ledger.outcome`.
         """
-        from duet_rpc.ledger.machine import State
+        from duet_rpc.ledger.states import State
 
         if age > 0:
             age = self.now() - self.first_sent(age, self.now())
@@ -198,7 +198,7 @@ def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
 
 def _command(job: Job) -> "Command":
     from duet_rpc.ledger.fingerprint import fingerprint
-    from duet_rpc.ledger.machine import Command
+    from duet_rpc.ledger.states import Command
 
     context, promise = job.context, job.method.promise
     assert context is not None and promise is not None, "prepared as a command"

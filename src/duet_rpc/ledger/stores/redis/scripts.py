@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hashlib import sha1
 from typing import Any
 
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Claim,
     Finish,
     Identity,

@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 from duet_rpc.errors import OutcomeUnknown, UsageError
 from duet_rpc.ledger.faults import Fault, unavailable
-from duet_rpc.ledger.machine import Claim, Claimed, Record, State, decide_claim, finished
-from duet_rpc.ledger.sqlite_file import (
+from duet_rpc.ledger.states import Claim, Claimed, Record, State, decide_claim, finished
+from duet_rpc.ledger.stores.base import NotBegun
+from duet_rpc.ledger.stores.sqlite.file import (
     Patience,
     has_tables,
     is_busy,
@@ -30,7 +31,6 @@ from duet_rpc.ledger.sqlite_file import (
     since_for,
     which,
 )
-from duet_rpc.ledger.store import NotBegun
 
 _FENCE = "duet_fence"
 _OURS = "/* the ledger's */"

@@ -24,9 +24,10 @@ from duet_rpc.errors import (
     StoreUnavailable,
 )
 from duet_rpc.ledger.faults import explain
-from duet_rpc.ledger.flights import Ended, Flight
-from duet_rpc.ledger.heart import Beat, Heart, about
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.inflight import Ended, Flight
+from duet_rpc.ledger.leases import Beat, Heart, about
+from duet_rpc.ledger.running import Ending, Ran, Run, error_body
+from duet_rpc.ledger.states import (
     Busy,
     Claim,
     Claimed,
@@ -43,9 +44,8 @@ from duet_rpc.ledger.machine import (
     State,
     Unknown,
 )
-from duet_rpc.ledger.running import Ending, Ran, Run, error_body
-from duet_rpc.ledger.steps import Steps, Work
-from duet_rpc.ledger.store import Store
+from duet_rpc.ledger.stores.base import Store
+from duet_rpc.ledger.waits import Steps, Work
 
 log = logging.getLogger("duet_rpc.ledger")
 

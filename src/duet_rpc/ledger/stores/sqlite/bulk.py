@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Claim,
     Claimed,
@@ -22,7 +22,7 @@ from duet_rpc.ledger.machine import (
     decide_claim,
     must_have_record,
 )
-from duet_rpc.ledger.rows import COLUMNS, to_row
+from duet_rpc.ledger.stores.sql import COLUMNS, to_row
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from duet_rpc.errors import RpcError
-from duet_rpc.ledger.machine import Command, Identity
+from duet_rpc.ledger.states import Command, Identity
 
 Ended = bytes | RpcError | None
 """How a flight ended: with an answer, with a refusal, or with nothing to tell (None)."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from duet_rpc.ledger.machine import Identity, Promise, Record, State
+from duet_rpc.ledger.states import Identity, Promise, Record, State
 
 COLUMNS = (
     "principal",

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from duet_rpc.errors import UsageError
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Claim,
     Decision,
@@ -28,7 +28,7 @@ from duet_rpc.ledger.machine import (
     decide_sweep,
     is_expired,
 )
-from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
 from duet_rpc.ledger.upkeep import Clocks
 
 _STARTED = time.time() - time.monotonic()

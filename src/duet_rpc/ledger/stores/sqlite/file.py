@@ -9,8 +9,8 @@ from pathlib import Path
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import Fault, unavailable
-from duet_rpc.ledger.machine import ALWAYS, Claim, Identity, Operation, Record, must_have_record
-from duet_rpc.ledger.rows import (
+from duet_rpc.ledger.states import ALWAYS, Claim, Identity, Operation, Record, must_have_record
+from duet_rpc.ledger.stores.sql import (
     COLUMNS,
     IS_CUT_OFF,
     SELECT,

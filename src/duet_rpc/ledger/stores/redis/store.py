@@ -31,8 +31,7 @@ from redis.exceptions import TimeoutError as Silence
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import Fault, Watch, unavailable
-from duet_rpc.ledger.forks import forget_in_children
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     ALWAYS,
     Answer,
     Claim,
@@ -50,8 +49,10 @@ from duet_rpc.ledger.machine import (
     decide_resolve,
     must_have_record,
 )
-from duet_rpc.ledger.memory import count
-from duet_rpc.ledger.redis_scripts import (
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from duet_rpc.ledger.stores.forks import forget_in_children
+from duet_rpc.ledger.stores.memory import count
+from duet_rpc.ledger.stores.redis.scripts import (
     BEGIN,
     LOAD,
     PREFIX,
@@ -68,7 +69,6 @@ from duet_rpc.ledger.redis_scripts import (
     slack,
     swap_values,
 )
-from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
 from duet_rpc.ledger.upkeep import Clocks
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
 from duet_rpc.ledger.faults import Fault, Watch, unavailable
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     ALWAYS,
     Answer,
     Busy,
@@ -40,8 +40,9 @@ from duet_rpc.ledger.machine import (
     decide_resolve,
     must_have_record,
 )
-from duet_rpc.ledger.postgres_line import Line
-from duet_rpc.ledger.postgres_pool import (
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.stores.postgres.pipeline import Line
+from duet_rpc.ledger.stores.postgres.pool import (
     AsyncGuest,
     Guest,
     Pool,
@@ -51,7 +52,7 @@ from duet_rpc.ledger.postgres_pool import (
     is_fault,
     refusal,
 )
-from duet_rpc.ledger.postgres_rows import (
+from duet_rpc.ledger.stores.postgres.statements import (
     CUT_OFF,
     DROP,
     LOAD,
@@ -69,15 +70,14 @@ from duet_rpc.ledger.postgres_rows import (
     statement,
     swap_values,
 )
-from duet_rpc.ledger.postgres_transaction import (
+from duet_rpc.ledger.stores.postgres.transaction import (
     BlockingPostgresTransaction,
     PostgresTransaction,
     begin,
 )
-from duet_rpc.ledger.rows import COLUMNS, UPKEEP, alive, seen_state, to_row
-from duet_rpc.ledger.steps import drive
-from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.stores.sql import COLUMNS, UPKEEP, alive, seen_state, to_row
 from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
+from duet_rpc.ledger.waits import drive
 
 _ADVISORY_LOCK = 0x64756574
 """Keeps two processes from migrating at once: "duet" as a number."""

@@ -10,11 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
-from duet_rpc.ledger.flights import Flight
 from duet_rpc.ledger.group import Group
-from duet_rpc.ledger.machine import Answer, Claim, Operation
+from duet_rpc.ledger.inflight import Flight
 from duet_rpc.ledger.running import Ran, Run
-from duet_rpc.ledger.store import AsyncTransaction, NotBegun, Store, Transaction
+from duet_rpc.ledger.states import Answer, Claim, Operation
+from duet_rpc.ledger.stores.base import AsyncTransaction, NotBegun, Store, Transaction
 
 T = TypeVar("T")
 Work = Callable[[Run], Any]

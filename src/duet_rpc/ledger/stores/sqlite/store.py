@@ -18,7 +18,7 @@ from pathlib import Path
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
 from duet_rpc.ledger.faults import Fault, unavailable
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Claim,
     Decision,
@@ -32,8 +32,10 @@ from duet_rpc.ledger.machine import (
     decide_forget,
     decide_resolve,
 )
-from duet_rpc.ledger.rows import SELECT, alive, from_row, seen_state
-from duet_rpc.ledger.sqlite_file import (
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.stores.sql import SELECT, alive, from_row, seen_state
+from duet_rpc.ledger.stores.sqlite.bulk import IS_POSSIBLE, apply_together
+from duet_rpc.ledger.stores.sqlite.file import (
     Patience,
     delete,
     has_tables,
@@ -49,9 +51,7 @@ from duet_rpc.ledger.sqlite_file import (
     take_step,
     which,
 )
-from duet_rpc.ledger.sqlite_group import IS_POSSIBLE, apply_together
-from duet_rpc.ledger.sqlite_transaction import Guests, SqliteTransaction
-from duet_rpc.ledger.store import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.stores.sqlite.transaction import Guests, SqliteTransaction
 from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, after_step, plan_step
 
 

@@ -22,12 +22,18 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from duet_rpc.ledger.flights import Flight
 from duet_rpc.ledger.group import Group, outcome_of
-from duet_rpc.ledger.machine import Answer, Claim, Operation, Promise
+from duet_rpc.ledger.inflight import Flight
 from duet_rpc.ledger.running import Ran, Run
-from duet_rpc.ledger.steps import Work
-from duet_rpc.ledger.store import AsyncBeginner, AsyncTransaction, NotBegun, Store, Transaction
+from duet_rpc.ledger.states import Answer, Claim, Operation, Promise
+from duet_rpc.ledger.stores.base import (
+    AsyncBeginner,
+    AsyncTransaction,
+    NotBegun,
+    Store,
+    Transaction,
+)
+from duet_rpc.ledger.waits import Work
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
 from duet_rpc.ledger.faults import Fault, Watch, unavailable
-from duet_rpc.ledger.forks import forget_in_children
+from duet_rpc.ledger.stores.forks import forget_in_children
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ leaves the question open, and the store answers it by reading the record and ask
 from collections.abc import Sequence
 from typing import Any
 
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     ALWAYS,
     Claim,
     Finish,
@@ -18,8 +18,16 @@ from duet_rpc.ledger.machine import (
     must_have_record,
     remembers,
 )
-from duet_rpc.ledger.postgres_line import Statement
-from duet_rpc.ledger.rows import COLUMNS, IS_CUT_OFF, UPKEEP, add_upkeep, from_row, schema, to_row
+from duet_rpc.ledger.stores.postgres.pipeline import Statement
+from duet_rpc.ledger.stores.sql import (
+    COLUMNS,
+    IS_CUT_OFF,
+    UPKEEP,
+    add_upkeep,
+    from_row,
+    schema,
+    to_row,
+)
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 SAME = "principal = %s AND method = %s AND key = %s"

@@ -16,7 +16,7 @@ from psycopg import errors
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from duet_rpc.ledger.postgres_pool import Watched
+from duet_rpc.ledger.stores.postgres.pool import Watched
 
 Statement = tuple[bytes, Sequence[Any]]
 """A query with `$1` for its first value, and its values."""

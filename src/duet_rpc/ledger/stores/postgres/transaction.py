@@ -13,7 +13,7 @@ from psycopg import errors
 
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import Fault, unavailable
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Busy,
     Claim,
     Claimed,
@@ -22,8 +22,9 @@ from duet_rpc.ledger.machine import (
     decide_claim,
     must_have_record,
 )
-from duet_rpc.ledger.postgres_pool import Pool, ServerSilent, dispose, do, is_fault, refusal
-from duet_rpc.ledger.postgres_rows import (
+from duet_rpc.ledger.stores.base import NotBegun
+from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, do, is_fault, refusal
+from duet_rpc.ledger.stores.postgres.statements import (
     FINISH,
     LOAD,
     PUT,
@@ -33,9 +34,8 @@ from duet_rpc.ledger.postgres_rows import (
     loaded,
     swap_values,
 )
-from duet_rpc.ledger.rows import to_row
-from duet_rpc.ledger.steps import drive
-from duet_rpc.ledger.store import NotBegun
+from duet_rpc.ledger.stores.sql import to_row
+from duet_rpc.ledger.waits import drive
 
 _LOOKS, _LOOK_PAUSE = 2, 0.5
 """How many timeouts long a lost commit is looked for, and how often: by default for ten seconds,

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from duet_rpc.errors import UsageError
-from duet_rpc.ledger.machine import (
+from duet_rpc.ledger.states import (
     Answer,
     Busy,
     Claim,
@@ -184,21 +184,21 @@ def open_store(url: str) -> Store:
         raise UsageError(f"{url!r} is no store URL; write sqlite:///{url} for a file")
     match scheme:
         case "memory":
-            from duet_rpc.ledger.memory import MemoryStore
+            from duet_rpc.ledger.stores.memory import MemoryStore
 
             return MemoryStore()
         case "sqlite":
-            from duet_rpc.ledger.sqlite import SqliteStore
+            from duet_rpc.ledger.stores.sqlite.store import SqliteStore
 
             return SqliteStore(_file_of(url))
         case "postgresql" | "postgres":
             _need("psycopg", "postgres")
-            from duet_rpc.ledger.postgres import PostgresStore
+            from duet_rpc.ledger.stores.postgres.store import PostgresStore
 
             return PostgresStore(url)
         case "redis" | "rediss" | "valkey" | "valkeys" | "unix":
             _need("redis", "redis")
-            from duet_rpc.ledger.redis import RedisStore
+            from duet_rpc.ledger.stores.redis.store import RedisStore
 
             return RedisStore(f"redis{scheme[6:]}:{rest}" if scheme.startswith("valkey") else url)
     raise UsageError(
