@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from duet_rpc.context import Context, Peer, Reply
-from duet_rpc.debug import connection_class
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Dispatcher, Job, Ledger
+from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.wire.framing import Fault, Frame, Framing, HeaderFraming, whole

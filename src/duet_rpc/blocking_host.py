@@ -22,10 +22,10 @@ from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded, UsageError
 from duet_rpc.forks import FORKED
-from duet_rpc.threads import LAST_WORDS, ThreadHost
+from duet_rpc.hosts.threads import LAST_WORDS, ThreadHost
+from duet_rpc.hosts.workers import NoThread, waiting
 from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import Framing
-from duet_rpc.workers import NoThread, waiting
 
 if TYPE_CHECKING:
     from duet_rpc.blocking_line import Line

@@ -24,9 +24,9 @@ from duet_rpc.engine.clocks import LONG
 from duet_rpc.engine.dispatch import Log
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED
+from duet_rpc.hosts.workers import Workers
 from duet_rpc.stats import ClientStats
 from duet_rpc.wire.params import add_metadata
-from duet_rpc.workers import Workers
 
 NOTHING: list[tuple[int, int]] = []
 

@@ -38,7 +38,8 @@ from duet_rpc.errors import (
     in_class,
 )
 from duet_rpc.forks import FORKED, tell_in_child
-from duet_rpc.loop import LoopHost
+from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.workers import Workers
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
@@ -54,7 +55,6 @@ from duet_rpc.transports.link import (
 )
 from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.wire.params import add_metadata
-from duet_rpc.workers import Workers
 
 P = TypeVar("P")
 _GRAIN = 0.01

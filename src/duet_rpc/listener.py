@@ -21,9 +21,11 @@ from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
+from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.watch import LoopWatch
+from duet_rpc.hosts.workers import Workers
 from duet_rpc.ledger.commands import Commands
 from duet_rpc.logs import Logs
-from duet_rpc.loop import LoopHost
 from duet_rpc.options import check, is_integer
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
@@ -37,11 +39,9 @@ from duet_rpc.transports.sockets import (
     remove_unix,
 )
 from duet_rpc.transports.strict import StrictLines
-from duet_rpc.watch import LoopWatch
 from duet_rpc.wire.framing import Framing, check_framing
 from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.wire.messages import NULL, encode_error
-from duet_rpc.workers import Workers
 
 MAX_CONNECTIONS = 100
 MAX_QUEUED_BYTES = 32 * 1024 * 1024

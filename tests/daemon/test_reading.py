@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc.threads import MAX_NESTED
+from duet_rpc.hosts.threads import MAX_NESTED
 from tests.daemon.process import Process, eventually, frame, notification, request, serve
 from tests.daemon.services import ASYNC, SYNC
 

@@ -10,10 +10,10 @@ import pytest
 
 from duet_rpc import Service, testing
 from duet_rpc.context import Context
-from duet_rpc.debug import connection_class
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.queue import Waiting
-from duet_rpc.loop import LoopHost
+from duet_rpc.hosts.debug import connection_class
+from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.policy import AGENT, EDITOR
 from duet_rpc.wire.messages import Request
 from tests.helpers import Line, request
@@ -102,7 +102,7 @@ def test_one_more_than_may_run_is_told(violations: Path) -> None:
 
 def test_a_child_process_tells_in_the_same_file(violations: Path) -> None:
     source = (
-        "from duet_rpc.debug import connection_class, violated\n"
+        "from duet_rpc.hosts.debug import connection_class, violated\n"
         "assert connection_class().__name__ == 'CheckedConnection'\n"
         "violated('a slot is lost')"
     )

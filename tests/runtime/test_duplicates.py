@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from duet_rpc import Client, Server, Service, Transaction, testing
 from duet_rpc.errors import DeadlineExceeded, InProgress, Overloaded, StoreUnavailable
+from duet_rpc.hosts.workers import Lane, NoThread, Workers
 from duet_rpc.ledger import Ledger, MemoryStore, Ran, Run, SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.ledger.states import Answer, Command, Finish, Promise
 from duet_rpc.policy import AGENT
-from duet_rpc.workers import Lane, NoThread, Workers
 
 from .faces import framed
 from .slots import cancel, request
@@ -416,7 +416,7 @@ async def test_a_command_that_has_run_asks_for_a_thread_until_it_has_one(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Reluctant()
-    monkeypatch.setattr("duet_rpc.loop._Waiting.AGAIN", 0.05)
+    monkeypatch.setattr("duet_rpc.hosts.loop._Waiting.AGAIN", 0.05)
     refused = threading.Event()
 
     def none_left(*_: object) -> None:

@@ -5,11 +5,11 @@ import os
 
 from duet_rpc import Service
 from duet_rpc.engine.dispatch import Dispatcher
-from duet_rpc.loop import LoopHost
+from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.workers import Workers
 from duet_rpc.policy import SPEC
 from duet_rpc.transports.channel import Channel
 from duet_rpc.wire.framing import HeaderFraming
-from duet_rpc.workers import Workers
 
 REQUEST = HeaderFraming.encode(b'{"jsonrpc":"2.0","id":1,"method":"lost"}')
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from duet_rpc.errors import Overloaded
+from duet_rpc.hosts.workers import Lane, NoThread, Workers, waiting
 from duet_rpc.transports.sockets import parse_target
-from duet_rpc.workers import Lane, NoThread, Workers, waiting
 
 from .faces import PATIENCE
 from .slots import Caller, caller_of, eventually, request

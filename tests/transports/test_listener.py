@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.errors import ConnectFailed
-from duet_rpc.loop import LoopHost
+from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.policy import EDITOR, SPEC, replace
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import parse_target

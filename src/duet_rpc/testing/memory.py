@@ -13,8 +13,9 @@ from duet_rpc.builtin import builtin_methods
 from duet_rpc.client import Client
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.workers import Lane, Refused, Workers
 from duet_rpc.logs import LEVELS, said
-from duet_rpc.loop import LoopHost
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.server import Server
 from duet_rpc.service import Service
@@ -23,7 +24,6 @@ from duet_rpc.testing.wire import Wire
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import framing as make_framing
-from duet_rpc.workers import Lane, Refused, Workers
 
 if TYPE_CHECKING:
     from duet_rpc import blocking

@@ -17,7 +17,7 @@ def connection_class() -> type[Connection]:
     """Choose what to make connections of: in a debug run, what checks itself."""
     if not __debug__ or os.environ.get(VARIABLE, "0") in ("", "0"):
         return Connection
-    from duet_rpc.checked import CheckedConnection
+    from duet_rpc.hosts.invariants import CheckedConnection
 
     return CheckedConnection
 

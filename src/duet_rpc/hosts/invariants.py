@@ -11,9 +11,9 @@ Laws of this file:
 from typing import Any
 
 from duet_rpc.context import Context
-from duet_rpc.debug import violated
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Job
+from duet_rpc.hosts.debug import violated
 
 
 class CheckedConnection(Connection):

@@ -19,19 +19,19 @@ from functools import partial
 from typing import Any
 
 from duet_rpc.context import Context, Peer, Reply
-from duet_rpc.debug import connection_class
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import LONG, CallClock, set_deadline
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
+from duet_rpc.hosts.debug import connection_class
+from duet_rpc.hosts.threads import LAST_WORDS, STALL, wait_until_set
+from duet_rpc.hosts.workers import Workers, waiting
 from duet_rpc.logs import RequestLoggers
-from duet_rpc.threads import LAST_WORDS, STALL, wait_until_set
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.wire.framing import Frame, Framing
-from duet_rpc.workers import Workers, waiting
 
 _PATIENCE = 0.05
 """Seconds that another thread waits for a connection that the loop holds."""
