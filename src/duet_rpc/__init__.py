@@ -25,12 +25,12 @@ from duet_rpc.version import __version__
 
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
-    from duet_rpc.client import Client
+    from duet_rpc.client.client import Client
+    from duet_rpc.client.proxies import command, query
     from duet_rpc.ledger.stores.memory import MemoryStore
     from duet_rpc.ledger.stores.postgres.store import PostgresStore as PostgresStore
     from duet_rpc.ledger.stores.redis.store import RedisStore as RedisStore
     from duet_rpc.ledger.stores.sqlite.store import SqliteStore
-    from duet_rpc.proxies import command, query
     from duet_rpc.retry import Retry
 
 __all__ = [
@@ -62,15 +62,15 @@ __all__ = [
 _EXTRAS = {"PostgresStore": "postgres", "RedisStore": "redis"}
 
 _FETCHED_WHEN_ASKED_FOR = {
-    "Client": "duet_rpc.client",
+    "Client": "duet_rpc.client.client",
     "MemoryStore": "duet_rpc.ledger.stores.memory",
     "PostgresStore": "duet_rpc.ledger.stores.postgres.store",
     "RedisStore": "duet_rpc.ledger.stores.redis.store",
     "Retry": "duet_rpc.retry",
     "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
     "blocking": "duet_rpc.blocking",
-    "command": "duet_rpc.proxies",
-    "query": "duet_rpc.proxies",
+    "command": "duet_rpc.client.proxies",
+    "query": "duet_rpc.client.proxies",
     "testing": "duet_rpc.testing",
 }
 

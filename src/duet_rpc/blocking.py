@@ -11,19 +11,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from math import inf
 from typing import Any, Literal, TypeVar, overload
 
-from duet_rpc.blocking_host import BlockingHost
-from duet_rpc.blocking_line import Line
-from duet_rpc.blocking_reply import Reply
-from duet_rpc.caller import USUAL, BatchItems, Caller, Expected, Item, check_options
+from duet_rpc.client.blocking_host import BlockingHost
+from duet_rpc.client.core import USUAL, BatchItems, Caller, Expected, Item, check_options
+from duet_rpc.client.proxies import make_proxy
+from duet_rpc.client.replies import Reply
+from duet_rpc.client.shared import Line
+from duet_rpc.client.stats import ClientStats
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError, error_classes
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.policy import SPEC, Policy
-from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
-from duet_rpc.stats import ClientStats
 from duet_rpc.transports.link import (
     ChildOpener,
     Link,

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import pytest
 
 from duet_rpc import Client, Service, blocking, testing
-from duet_rpc.caller import Item
+from duet_rpc.client.core import Item
+from duet_rpc.client.stats import ClientStats
 from duet_rpc.errors import ConnectFailed, ConnectionLost
-from duet_rpc.stats import ClientStats
 from duet_rpc.testing.memory import loop_in_thread
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.link import Link, Opener

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from duet_rpc import Client, Context, Retry, Service, UsageError, command
-from duet_rpc.caller import Item
+from duet_rpc.client.core import Item
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,

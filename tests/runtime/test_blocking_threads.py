@@ -15,7 +15,7 @@ import pytest
 
 from duet_rpc import Service, testing
 from duet_rpc.blocking import Client
-from duet_rpc.blocking_reply import Gate
+from duet_rpc.client.replies import Gate
 from duet_rpc.engine.connection import Connection
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from tests.runtime.faces import PATIENCE, Peer, Scripted, framed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Client, Context, Service
-from duet_rpc.client import _GRAIN
+from duet_rpc.client.client import _GRAIN
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded
 from duet_rpc.retry import Retry
 from duet_rpc.testing import Wire, connect, run

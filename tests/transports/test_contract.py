@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import blocking
-from duet_rpc.client import Client
+from duet_rpc.client.client import Client
 from duet_rpc.errors import RpcError
 from duet_rpc.service import Service
 

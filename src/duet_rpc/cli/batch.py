@@ -33,8 +33,8 @@ from duet_rpc.wire import surrogates
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
-    from duet_rpc.caller import Item
     from duet_rpc.cli.items import Sources
+    from duet_rpc.client.core import Item
 
 SIZE = 100
 """Calls in one array. Servers have limits; the client sends smaller ones if they say so."""
@@ -243,7 +243,7 @@ def _settle_key(call: Call, number: int) -> None:
 
 
 def _new_key() -> str:
-    from duet_rpc.caller import new_key
+    from duet_rpc.client.core import new_key
 
     return new_key()
 

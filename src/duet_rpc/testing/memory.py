@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.builtin import builtin_methods
-from duet_rpc.client import Client
+from duet_rpc.client.client import Client
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.hosts.loop import LoopHost

@@ -12,8 +12,8 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.blocking_reply import Reply
-from duet_rpc.caller import Expected
+from duet_rpc.client.core import Expected
+from duet_rpc.client.replies import Reply
 from duet_rpc.context import Context
 from duet_rpc.context import Reply as PeerReply
 from duet_rpc.engine.calls import encode_params
@@ -28,7 +28,7 @@ from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import Framing
 
 if TYPE_CHECKING:
-    from duet_rpc.blocking_line import Line
+    from duet_rpc.client.shared import Line
 
 
 class BlockingHost(ThreadHost):

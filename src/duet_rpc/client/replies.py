@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from duet_rpc.caller import Expected
+from duet_rpc.client.core import Expected
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import in_class
 
 if TYPE_CHECKING:
-    from duet_rpc.blocking_host import BlockingHost
-    from duet_rpc.blocking_line import Line
+    from duet_rpc.client.blocking_host import BlockingHost
+    from duet_rpc.client.shared import Line
 
 
 class Gate:

@@ -17,15 +17,15 @@ from time import monotonic
 
 import msgspec
 
-from duet_rpc.blocking_host import BlockingHost
-from duet_rpc.blocking_reply import Gate, Reply
-from duet_rpc.caller import Item
+from duet_rpc.client.blocking_host import BlockingHost
+from duet_rpc.client.core import Item
+from duet_rpc.client.replies import Gate, Reply
+from duet_rpc.client.stats import ClientStats
 from duet_rpc.engine.clocks import LONG
 from duet_rpc.engine.dispatch import Log
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED
 from duet_rpc.hosts.workers import Workers
-from duet_rpc.stats import ClientStats
 from duet_rpc.wire.params import add_metadata
 
 NOTHING: list[tuple[int, int]] = []

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 from msgspec import Struct
 
-from duet_rpc.caller import (
+from duet_rpc.client.core import (
     USUAL,
     BatchItems,
     Caller,
@@ -25,6 +25,8 @@ from duet_rpc.caller import (
     Item,
     check_options,
 )
+from duet_rpc.client.proxies import make_proxy
+from duet_rpc.client.stats import ClientStats
 from duet_rpc.engine.calls import JOIN, UNMATCHED, encode_params
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.engine.results import Decode
@@ -41,10 +43,8 @@ from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.policy import SPEC, Policy
-from duet_rpc.proxies import make_proxy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
-from duet_rpc.stats import ClientStats
 from duet_rpc.transports.link import (
     ChildOpener,
     Link,
