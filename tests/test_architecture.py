@@ -250,9 +250,9 @@ def test_the_checker_lets_pure_modules_name_types() -> None:
 
 
 def test_the_checker_wants_exceptions_inside_functions() -> None:
-    fetched = "def run():\n    from duet_rpc.server import Server"
+    fetched = "def run():\n    from duet_rpc.server.server import Server"
     assert violations(SOUND | {"service": fetched}) == []
-    assert len(violations(SOUND | {"service": "from duet_rpc.server import Server"})) == 1
+    assert len(violations(SOUND | {"service": "from duet_rpc.server.server import Server"})) == 1
     assert len(violations(SOUND | {"errors": fetched})) == 1
 
 

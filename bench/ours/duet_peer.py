@@ -105,7 +105,7 @@ if store is not None:
 
 def serve() -> None:
     from duet_rpc import Server
-    from duet_rpc.logs import Logs
+    from duet_rpc.server.logs import Logs
 
     # The one thing that is not the default: "started" and "ended" would clutter the terminal.
     Server(service, policy=policy, store=store or None).run_stdio(logs=Logs(level="warn"))
@@ -113,7 +113,7 @@ def serve() -> None:
 
 def listen(path: str) -> None:
     from duet_rpc import Server
-    from duet_rpc.logs import Logs
+    from duet_rpc.server.logs import Logs
 
     server = Server(service, policy=AGENT)
     server.run_unix(path, logs=Logs(level="warn"), max_connections=2_000)

@@ -19,7 +19,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
-from duet_rpc.server import Server
+from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
 

@@ -246,7 +246,7 @@ class Service:
 
     def run(self, policy: "Policy | None" = None) -> None:
         """Serve this service on stdin and stdout until the peer ends it."""
-        from duet_rpc.server import Server
+        from duet_rpc.server.server import Server
 
         Server(self, policy=policy).run_stdio()
 

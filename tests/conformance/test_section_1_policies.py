@@ -7,7 +7,7 @@ import pytest
 
 from duet_rpc.errors import UsageError
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRESETS, PRODUCTION, SPEC, Policy, replace
-from duet_rpc.server import Server
+from duet_rpc.server.server import Server
 from tests.conformance.specimen import specimen
 from tests.helpers import Line, exchange, notification, refusal, request, result
 

@@ -10,8 +10,8 @@ import pytest
 from duet_rpc import Context, Service
 from duet_rpc.ledger import Ledger, MemoryStore
 from duet_rpc.ledger.commands import Commands
-from duet_rpc.logs import Logs
 from duet_rpc.policy import AGENT, EDITOR, PRODUCTION, Policy
+from duet_rpc.server.logs import Logs
 from tests.conformance.specimen import specimen
 from tests.helpers import Line, Wire, exchange, notification, refusal, request, result
 

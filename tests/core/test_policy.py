@@ -19,7 +19,7 @@ from duet_rpc.policy import (
     preset,
     replace,
 )
-from duet_rpc.server import Server
+from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 
 MIB = 1024 * 1024

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import server as server_module
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import UsageError
 from duet_rpc.ledger.states import Promise
 from duet_rpc.policy import SPEC
+from duet_rpc.server import server as server_module
 from duet_rpc.service import Kind, Method, Service
 
 

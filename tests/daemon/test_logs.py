@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.logs import Logs
+from duet_rpc.server.logs import Logs
 from tests.daemon.process import PATIENCE, Process, environment, frame, notification, request, serve
 from tests.daemon.services import ASYNC, SYNC
 
@@ -326,7 +326,7 @@ def test_a_closed_log_takes_in_no_more_of_what_others_say(tmp_path: Path) -> Non
 SERVE = """
 import os, sys
 from duet_rpc import Server, Service
-from duet_rpc.logs import Logs
+from duet_rpc.server.logs import Logs
 
 where, log = sys.argv[1:]
 server = Server(Service())

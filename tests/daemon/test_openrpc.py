@@ -16,7 +16,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
 from duet_rpc import Context, RpcError, Service
-from duet_rpc.openrpc import openrpc_document
+from duet_rpc.server.openrpc import openrpc_document
 from tests.daemon.process import Process
 
 META_SCHEMA = Path(__file__).parent.parent / "data" / "openrpc-meta-schema.json"

@@ -21,7 +21,7 @@ import pytest
 from duet_rpc import Server, Service, UsageError
 from duet_rpc.errors import InvalidAnswer
 from duet_rpc.ledger import open_store
-from duet_rpc.logs import redacted
+from duet_rpc.server.logs import redacted
 from duet_rpc.transports.sockets import parse_target
 from tests.daemon.process import (
     PATIENCE,
@@ -407,7 +407,7 @@ def test_the_variable_keeps_texts_out_too(tmp_path: Path) -> None:
 SERVE = """
 import sys
 from duet_rpc import Server, Service
-from duet_rpc.logs import Logs
+from duet_rpc.server.logs import Logs
 
 service = Service()
 

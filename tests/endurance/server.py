@@ -11,8 +11,8 @@ from typing import Any
 
 from duet_rpc import Context, RpcError, Server, Service
 from duet_rpc.errors import CallTimeout, ConnectionLost
-from duet_rpc.listener import Listener
 from duet_rpc.policy import AGENT
+from duet_rpc.server.listener import Listener
 from tests.endurance.counts import held
 
 service = Service()
@@ -121,6 +121,6 @@ async def count() -> dict[str, int]:
 
 if __name__ == "__main__":
     path, store = sys.argv[1:]
-    from duet_rpc.logs import Logs
+    from duet_rpc.server.logs import Logs
 
     Server(service, policy=AGENT, store=store).run_unix(path, logs=Logs(level="error"))

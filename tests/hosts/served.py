@@ -21,8 +21,8 @@ from typing import Any
 
 from duet_rpc import Client, Context, Server, Service, blocking
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
-from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy, preset, replace
+from duet_rpc.server.logs import Logs
 from duet_rpc.testing.memory import MemoryServer
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.link import Link

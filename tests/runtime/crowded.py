@@ -11,7 +11,7 @@ from typing import Any
 
 from duet_rpc import Context, Service
 from duet_rpc.policy import SPEC
-from duet_rpc.server import Server
+from duet_rpc.server.server import Server
 
 service = Service()
 gate = threading.Event()

@@ -20,7 +20,7 @@ from typing import Any
 from duet_rpc import Client, Context, Service, blocking
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from duet_rpc.policy import Policy, preset
-from duet_rpc.server import Server
+from duet_rpc.server.server import Server
 from duet_rpc.testing.memory import MemoryServer, loop_in_thread
 from duet_rpc.transports.sockets import parse_target
 

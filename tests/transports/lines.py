@@ -19,9 +19,9 @@ from typing import Any
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
-from duet_rpc.logs import Logs
 from duet_rpc.policy import SPEC, Policy
-from duet_rpc.server import Server
+from duet_rpc.server.logs import Logs
+from duet_rpc.server.server import Server
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.child import Child
 from duet_rpc.transports.sockets import parse_target

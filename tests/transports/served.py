@@ -13,7 +13,7 @@ from typing import Any
 from duet_rpc.context import Context
 from duet_rpc.errors import RpcError
 from duet_rpc.policy import preset
-from duet_rpc.server import Server
+from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 
 service = Service("test")

@@ -18,7 +18,7 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _end_at_once)
     if sys.argv[1:] == ["rpc"] and not any(name.startswith(VARIABLES) for name in os.environ):
-        from duet_rpc.server import Server
+        from duet_rpc.server.server import Server
         from duet_rpc.service import Service
 
         Server(Service()).run_stdio()

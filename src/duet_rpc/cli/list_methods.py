@@ -81,8 +81,8 @@ def _summary(description: str) -> str:
 
 def _usual() -> set[tuple[str, str]]:
     """Name the daemon's own methods, as it describes them itself."""
-    from duet_rpc.builtin import builtin_methods, parting_methods
     from duet_rpc.ledger.commands import Commands
+    from duet_rpc.server.builtin import builtin_methods, parting_methods
     from duet_rpc.service import Service
 
     daemon = builtin_methods(Service(), _NoLevels(), lambda reason: None, Commands(_no_ledger))

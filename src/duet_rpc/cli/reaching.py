@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 USUAL_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 10.0
 MAX_TAIL = 20
-_SERVER = "duet_rpc.server"
+_SERVER = "duet_rpc.server.server"
 _ADDRESSES = ("tcp:", "unix:")
 
 _OPTIONS = (

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 
-from duet_rpc.daemon import DaemonHost, return_stdio
-from duet_rpc.logs import Logs
+from duet_rpc.server.daemon import DaemonHost, return_stdio
+from duet_rpc.server.logs import Logs
 
 INTERVAL = 0.3
 """Seconds between two looks: quick for a person, nothing for the machine."""

@@ -33,7 +33,7 @@ def command(
     duet-rpc rpc --framing ndjson          one message a line, to type by hand
     duet-rpc rpc --log-level debug --log-file rpc.log
     """
-    from duet_rpc.server import Server
+    from duet_rpc.server.server import Server
     from duet_rpc.service import Service
 
     server = Server(Service(), policy=make_policy(policy, read_timeout, max_message_bytes))

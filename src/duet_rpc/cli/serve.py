@@ -80,9 +80,9 @@ def command(
     duet-rpc serve app.py --tcp 127.0.0.1:8765
     """
     from duet_rpc.cli.target import file_of, host_and_port, load_service
-    from duet_rpc.daemon import take_stdio
     from duet_rpc.errors import UsageError
-    from duet_rpc.server import Server
+    from duet_rpc.server.daemon import take_stdio
+    from duet_rpc.server.server import Server
 
     if unix is not None and tcp is not None:
         raise click.UsageError("choose one of --unix and --tcp")

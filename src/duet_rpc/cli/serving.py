@@ -12,7 +12,7 @@ import click
 from duet_rpc.policy import PRESETS, Policy, preset, replace
 
 if TYPE_CHECKING:
-    from duet_rpc.logs import Logs
+    from duet_rpc.server.logs import Logs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,7 +104,7 @@ def make_logs(
     log_level: str, log_file: str | None, no_exception_text: bool, no_color: bool
 ) -> "Logs":
     """Open the log."""
-    from duet_rpc.logs import Logs
+    from duet_rpc.server.logs import Logs
 
     return Logs(
         level=log_level.lower(),

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import click
 
-from duet_rpc.daemon import loading
+from duet_rpc.server.daemon import loading
 from duet_rpc.service import Service
 
 

@@ -12,8 +12,8 @@ from duet_rpc.context import Context
 from duet_rpc.engine.parameters import Parameter, type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.ledger.commands import Commands
-from duet_rpc.logs import LEVELS
 from duet_rpc.options import is_text
+from duet_rpc.server.logs import LEVELS
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.params import check_key
@@ -96,7 +96,7 @@ def builtin_methods(
     @daemon.query(inline=True, name="rpc.discover")
     def discover() -> dict[str, Any]:
         """Describe everything that is served, as an OpenRPC document."""
-        from duet_rpc.openrpc import openrpc_document
+        from duet_rpc.server.openrpc import openrpc_document
 
         return openrpc_document(service.with_fallback(daemon), name=name, version=version)
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from socket import socket
     from typing import Unpack
 
-    from duet_rpc.daemon import DaemonHost, FramingName
     from duet_rpc.ledger import Ledger, Store
-    from duet_rpc.listener import Options
-    from duet_rpc.logs import Logs
+    from duet_rpc.server.daemon import DaemonHost, FramingName
+    from duet_rpc.server.listener import Options
+    from duet_rpc.server.logs import Logs
 
 
 class Server:
@@ -62,7 +62,7 @@ class Server:
         on_start: "Callable[[DaemonHost], None]" = lambda host: None,
     ) -> None:
         """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
-        from duet_rpc.daemon import run_daemon
+        from duet_rpc.server.daemon import run_daemon
         from duet_rpc.wire.framing import check_framing
 
         check_framing(framing)  # while stdout is still whose it was
@@ -90,7 +90,7 @@ class Server:
 
         `on_start` is told the address as soon as clients can connect.
         """
-        from duet_rpc.listener import check_options
+        from duet_rpc.server.listener import check_options
         from duet_rpc.transports.sockets import listen_unix
 
         check_options(options)
@@ -112,7 +112,7 @@ class Server:
         Whoever connects is served, so only loopback addresses are taken unless `allow_remote` says
         otherwise. `on_start` is told the address, with the port, as soon as clients can connect.
         """
-        from duet_rpc.listener import check_options
+        from duet_rpc.server.listener import check_options
         from duet_rpc.transports.sockets import listen_tcp
 
         check_options(options)
@@ -128,7 +128,7 @@ class Server:
         **options: "Unpack[Options]",
     ) -> None:
         """Serve on a unix socket (mode 0600) until SIGINT, SIGTERM or SIGHUP ends it."""
-        from duet_rpc.listener import check_options
+        from duet_rpc.server.listener import check_options
         from duet_rpc.transports.sockets import listen_unix
 
         check_options(options)
@@ -145,7 +145,7 @@ class Server:
         **options: "Unpack[Options]",
     ) -> None:
         """Serve on a TCP port until SIGINT, SIGTERM or SIGHUP ends it; see `serve_tcp`."""
-        from duet_rpc.listener import check_options
+        from duet_rpc.server.listener import check_options
         from duet_rpc.transports.sockets import listen_tcp
 
         check_options(options)
@@ -157,7 +157,7 @@ class Server:
 
     def _log(self, given: "Logs | None") -> "Logs":
         """Take the log that was given, or make one; it keeps to what this server may log."""
-        from duet_rpc.logs import Logs
+        from duet_rpc.server.logs import Logs
 
         logs = given if given is not None else Logs()
         if not self.log_exception_text:
@@ -174,7 +174,7 @@ class Server:
     ) -> None:
         import asyncio
 
-        from duet_rpc.listener import Listener
+        from duet_rpc.server.listener import Listener
 
         logs = self._log(logs)
         with closing(logs):
@@ -200,7 +200,7 @@ class Server:
         on_start: Callable[[str], None],
         options: "Options",
     ) -> None:
-        from duet_rpc.socket_daemon import run_on_socket
+        from duet_rpc.server.socket_daemon import run_on_socket
 
         logs = self._log(logs)
         with closing(logs), closing(self.commands):

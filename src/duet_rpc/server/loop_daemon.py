@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from duet_rpc.daemon import LINGER, SIGNALS, DaemonHost, Life, listen_to_signals, signal_name
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.watch import LoopWatch
 from duet_rpc.hosts.workers import Workers
-from duet_rpc.logs import Logs
+from duet_rpc.server.daemon import LINGER, SIGNALS, DaemonHost, Life, listen_to_signals, signal_name
+from duet_rpc.server.logs import Logs
 from duet_rpc.transports.channel import Channel
 from duet_rpc.wire.framing import Framing
 

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Unpack
 
-from duet_rpc.daemon import SIGNALS, Life, listen_to_signals, signal_name
 from duet_rpc.ledger.commands import Commands, store_words
-from duet_rpc.listener import Listener, Options
-from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
+from duet_rpc.server.daemon import SIGNALS, Life, listen_to_signals, signal_name
+from duet_rpc.server.listener import Listener, Options
+from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
 

@@ -19,15 +19,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from duet_rpc.builtin import builtin_methods
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import UsageError
 from duet_rpc.hosts.threads import MAX_NESTED, StandIn, ThreadHost
 from duet_rpc.ledger.commands import Commands, store_words
-from duet_rpc.logs import Logs
 from duet_rpc.policy import Policy
+from duet_rpc.server.builtin import builtin_methods
+from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
 from duet_rpc.transports.channel import Channel
 from duet_rpc.version import __version__
@@ -281,7 +281,7 @@ def run_daemon(
             rule(host.connection)
             _serve_on_threads(host, life, on_start)
         else:
-            from duet_rpc.loop_daemon import serve_on_loop
+            from duet_rpc.server.loop_daemon import serve_on_loop
 
             serve_on_loop(channel, dispatcher, frames, logs, life, rule, on_start)
     except Exception as error:  # a fault of our own, not of a handler's

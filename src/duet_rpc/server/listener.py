@@ -15,8 +15,6 @@ import threading
 from collections.abc import Callable
 from typing import TypedDict
 
-from duet_rpc.builtin import builtin_methods, parting_methods
-from duet_rpc.daemon import LAST_WORDS, FramingName
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
@@ -25,9 +23,11 @@ from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.watch import LoopWatch
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.ledger.commands import Commands
-from duet_rpc.logs import Logs
 from duet_rpc.options import check, is_integer
 from duet_rpc.policy import Policy
+from duet_rpc.server.builtin import builtin_methods, parting_methods
+from duet_rpc.server.daemon import LAST_WORDS, FramingName
+from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import (
