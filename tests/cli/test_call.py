@@ -714,7 +714,7 @@ def test_a_result_that_cannot_be_written_is_no_success(on_tcp: OnSocket) -> None
 
 def test_no_event_loop_is_imported(on_tcp: OnSocket) -> None:
     program = (
-        "import sys; from duet_rpc.cli.commands import duet_rpc;"
+        "import sys; from duet_rpc.cli.main import duet_rpc;"
         "duet_rpc(sys.argv[1:], standalone_mode=False); sys.exit('asyncio' in sys.modules)"
     )
     for words in (["call", on_tcp.address, "add", "a:=1"], ["list", on_tcp.address]):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.cli.commands_records import in_words
+from duet_rpc.cli.commands.records import in_words
 from duet_rpc.ledger import Identity, Promise, SqliteStore, State, Store, open_store
 from tests.cli.records import claim, finish
 from tests.cli.shell import Ran, Terminal, on_terminal, run

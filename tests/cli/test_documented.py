@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from duet_rpc.cli.commands import duet_rpc
+from duet_rpc.cli.main import duet_rpc
 from duet_rpc.ledger import SqliteStore
 from tests.cli.records import claim
 from tests.cli.shell import PATIENCE, run, shell_environment

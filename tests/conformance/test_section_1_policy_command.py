@@ -5,7 +5,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from duet_rpc.cli.commands import duet_rpc
+from duet_rpc.cli.main import duet_rpc
 
 TABLE = {
     "spec": ("up to 100 items", "16", "any method", "logged", "no", "optional"),

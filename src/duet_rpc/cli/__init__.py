@@ -27,7 +27,7 @@ def main() -> None:
         import click  # noqa: F401
     except ModuleNotFoundError:
         sys.exit("duet-rpc: the command line needs click: pip install 'duet-rpc[cli]'")
-    from duet_rpc.cli.commands import duet_rpc
+    from duet_rpc.cli.main import duet_rpc
 
     duet_rpc(prog_name="duet-rpc")
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.cli.ages import is_moment, moment, read_age
+from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
 from duet_rpc.cli.failures import (
     EXIT_CODES,
     Attempt,
@@ -27,13 +28,12 @@ from duet_rpc.cli.output import (
     tell,
     tell_failure,
 )
-from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.errors import DuetError, TransportError, UsageError
 from duet_rpc.wire import surrogates
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
-    from duet_rpc.cli.items import Sources
+    from duet_rpc.cli.params import Sources
     from duet_rpc.client.core import Item
 
 SIZE = 100
@@ -79,7 +79,7 @@ def command(
     duet-rpc batch unix:bank.sock calls.jsonl
     duet-rpc batch - -- python sums.py < calls.json
     """
-    from duet_rpc.cli.items import Sources
+    from duet_rpc.cli.params import Sources
 
     output = Output(format_, no_color)
     server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)

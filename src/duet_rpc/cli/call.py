@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duet_rpc.cli.ages import UNKNOWN_AGE, is_moment, moment, read_age
+from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
 from duet_rpc.cli.failures import (
     EXIT_CODES,
     Attempt,
@@ -26,7 +27,6 @@ from duet_rpc.cli.output import (
     tell,
     tell_failure,
 )
-from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
 from duet_rpc.options import without_password
 
@@ -98,7 +98,7 @@ def command(
     duet-rpc call unix:bank.sock bank.transfer --json transfer.json --key order-17
     duet-rpc call add a:=1 b:=2 -- python sums.py
     """
-    from duet_rpc.cli.items import Sources, read_params, text_items
+    from duet_rpc.cli.params import Sources, read_params, text_items
 
     output = Output(format_, no_color)
     server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)

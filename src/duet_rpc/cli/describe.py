@@ -6,10 +6,10 @@ from typing import Any
 import click
 import msgspec
 
+from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
 from duet_rpc.cli.discovery import Discovered, Found
 from duet_rpc.cli.failures import ERROR_ANSWER, EXIT_CODES, Attempt, similar
 from duet_rpc.cli.output import Failed, Output, columns, output_options, safe
-from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.cli.schemas import default_of, members, names_in, worded
 from duet_rpc.cli.talking import talking
 

@@ -5,10 +5,10 @@ from typing import NoReturn
 import click
 import msgspec
 
+from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
 from duet_rpc.cli.discovery import Found
 from duet_rpc.cli.failures import EXIT_CODES
 from duet_rpc.cli.output import Output, output_options, safe
-from duet_rpc.cli.reaching import ReachingCommand, Server, reaching_options
 from duet_rpc.cli.talking import talking
 
 

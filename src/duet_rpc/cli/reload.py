@@ -67,9 +67,7 @@ class Reload:
 
     def _problem(self) -> str | None:
         """Import the new version in another process; return what is wrong with it."""
-        program = (
-            "import sys; from duet_rpc.cli.target import try_service; try_service(sys.argv[1])"
-        )
+        program = "import sys; from duet_rpc.cli.load import try_service; try_service(sys.argv[1])"
         trial = subprocess.run(
             [sys.executable, "-B", "-c", program, self._target],
             stdin=subprocess.DEVNULL,

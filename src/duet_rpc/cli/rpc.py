@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from duet_rpc.cli.serving import make_logs, make_policy, serving_options
+from duet_rpc.cli.serve_options import make_logs, make_policy, serving_options
 
 
 @click.command("rpc")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from duet_rpc.cli.serving import make_logs, make_policy, serving_options
+from duet_rpc.cli.serve_options import make_logs, make_policy, serving_options
 
 
 @click.command("serve", epilog="Exit codes: 0 ended as asked, 1 the file failed, 2 used wrongly.")
@@ -79,7 +79,7 @@ def command(
     duet-rpc serve app.py --unix app.sock
     duet-rpc serve app.py --tcp 127.0.0.1:8765
     """
-    from duet_rpc.cli.target import file_of, host_and_port, load_service
+    from duet_rpc.cli.load import file_of, host_and_port, load_service
     from duet_rpc.errors import UsageError
     from duet_rpc.server.daemon import take_stdio
     from duet_rpc.server.server import Server

@@ -10,7 +10,7 @@ from duet_rpc.errors import DuetError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
-    from duet_rpc.cli.reaching import Server
+    from duet_rpc.cli.connect import Server
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duet_rpc.cli.commands_store import opened, store_option
+from duet_rpc.cli.commands.store import opened, store_option
 from duet_rpc.cli.failures import ERROR_ANSWER
 from duet_rpc.cli.output import Failed, Output, cut, is_terminal, output_options, tell
 
@@ -71,7 +71,7 @@ def list_(
     """
     import msgspec
 
-    from duet_rpc.cli.commands_records import HEADER, as_json, counts_as_json, row, said_counts
+    from duet_rpc.cli.commands.records import HEADER, as_json, counts_as_json, row, said_counts
     from duet_rpc.ledger.states import State
 
     output = Output(format_, no_color)
@@ -117,7 +117,7 @@ def show(
     """Show all that is known about one command."""
     import msgspec
 
-    from duet_rpc.cli.commands_records import as_json, page
+    from duet_rpc.cli.commands.records import as_json, page
 
     output = Output(format_, no_color)
     identity = _identity(principal, method, key)
@@ -166,7 +166,7 @@ def resolve(
     """
     import msgspec
 
-    from duet_rpc.cli.commands_records import as_json, named, said_outcome
+    from duet_rpc.cli.commands.records import as_json, named, said_outcome
     from duet_rpc.ledger.states import State
 
     output = Output(format_, no_color)
@@ -210,7 +210,7 @@ def forget(
     """
     import msgspec
 
-    from duet_rpc.cli.commands_records import named
+    from duet_rpc.cli.commands.records import named
 
     output = Output(format_, no_color)
     identity = _identity(principal, method, key)
@@ -262,7 +262,7 @@ def _identity(principal: str, method: str, key: str) -> "Identity":
 
 def _look(records: "Store", identity: "Identity") -> "Record":
     """Read a record, or say whose it may be instead."""
-    from duet_rpc.cli.commands_records import named
+    from duet_rpc.cli.commands.records import named
     from duet_rpc.cli.output import safe
 
     record = records.look(identity)
@@ -281,7 +281,7 @@ def _look(records: "Store", identity: "Identity") -> "Record":
 
 
 def _why_not(record: "Record") -> str:
-    from duet_rpc.cli.commands_records import in_words, said_outcome
+    from duet_rpc.cli.commands.records import in_words, said_outcome
     from duet_rpc.ledger.states import State
 
     if record.state is State.DONE:
@@ -294,7 +294,7 @@ def _why_not(record: "Record") -> str:
 
 def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
     """Write the outcome as a server writes its own."""
-    from duet_rpc.cli.items import checked_json
+    from duet_rpc.cli.params import checked_json
     from duet_rpc.wire.surrogates import encode_value, layout
 
     if (result is None) == (error is None):
@@ -313,7 +313,7 @@ def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None
 
 
 def _confirm(record: "Record") -> None:
-    from duet_rpc.cli.commands_records import in_words, named, said_outcome
+    from duet_rpc.cli.commands.records import in_words, named, said_outcome
 
     if not is_terminal(sys.stdin):
         raise click.UsageError("there is nobody to ask; say --yes to forget it")
