@@ -17,34 +17,16 @@ SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "duet_rpc"
 
 # Lowest first. A name is a module or a package with all that is in it; the longest name that fits
-# counts, so `ledger.machine` may stand below the rest of `ledger`. Modules of one tier may import
+# counts, so `ledger.states` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    (
-        "errors",
-        "options",
-        "forks",
-        "version",
-        "stats",
-        "collector",
-        "patterns",
-        "promise",
-        "loading",
-        "tracebacks",
-    ),
-    ("surrogates",),
-    ("messages", "unreadable", "framing", "policy", "params", "context"),
-    ("ledger.machine", "ledger.upkeep", "ledger.fingerprint"),
-    ("wording", "parameters", "service", "waiting", "results"),
-    ("dispatch", "straight", "openrpc", "calls"),
-    ("connection", "clocks"),
-    ("debug", "checked"),
+    ("errors", "options", "startup", "kinds", "forks", "tracebacks", "version"),
+    ("policy", "context", "wire", "ledger.states", "ledger.upkeep", "ledger.fingerprint"),
+    ("service", "engine"),
     ("transports", "ledger", "retry"),
-    ("logs", "caller", "proxies", "commands", "workers"),
-    ("threads", "loop", "watch"),  # the hosts: what waits and runs for a connection
-    ("builtin", "daemon", "loop_daemon", "listener", "socket_daemon"),
+    ("hosts",),  # what waits and runs for a connection
     ("server", "client"),
-    ("blocking", "blocking_line", "blocking_host", "blocking_reply", "testing", "mcp"),
+    ("blocking", "testing", "mcp"),
     ("cli",),
     ("__init__", "__main__"),  # the faces: nothing imports them
 )
@@ -52,33 +34,21 @@ TIERS: tuple[tuple[str, ...], ...] = (
 # The exceptions, each with its reason; only inside a function, so that importing the one does not
 # load the other.
 FETCHED_WHEN_CALLED = {
-    ("service", "server"),  # Service.run() is the one-line way to serve
+    ("service", "server.server"),  # Service.run() is the one-line way to serve
 }
 
 # Bytes in, values out: these modules neither wait nor log, and time comes in from outside.
 PURE = (
     "errors",
     "options",
-    "collector",
-    "patterns",
-    "surrogates",
-    "messages",
-    "unreadable",
-    "framing",
+    "startup",
+    "kinds",
     "policy",
-    "params",
     "context",
-    "wording",
-    "waiting",
-    "parameters",
-    "results",
+    "wire",
     "service",
-    "dispatch",
-    "straight",
-    "calls",
-    "connection",
-    "clocks",
-    "ledger.machine",
+    "engine",
+    "ledger.states",
     "ledger.upkeep",
     "ledger.fingerprint",
 )
@@ -187,10 +157,10 @@ def test_no_module_imports_a_higher_tier() -> None:
 
 SOUND = {
     "errors": "",
-    "messages": "",
-    "connection": "",
+    "wire.messages": "",
+    "engine.connection": "",
     "transports.stdio": "",
-    "ledger.machine": "",
+    "ledger.states": "",
 }
 
 
@@ -198,18 +168,18 @@ SOUND = {
     "source",
     [
         "from duet_rpc.engine.connection import Connection",
-        "from duet_rpc import connection",
+        "from duet_rpc.engine import connection",
         "import duet_rpc.engine.connection as c",
-        "from .connection import Connection",
-        "from . import connection",
+        "from ..engine.connection import Connection",
+        "from .. import engine",
         "def later():\n    from duet_rpc.engine.connection import Connection",
         "if TYPE_CHECKING:\n    from duet_rpc.engine.connection import Connection",
         "from duet_rpc.transports.stdio import Stdio",
-        "from .transports import stdio",
+        "from ..transports import stdio",
     ],
 )
 def test_the_checker_sees_an_import_of_a_higher_tier(source: str) -> None:
-    faults = violations(SOUND | {"messages": source})
+    faults = violations(SOUND | {"wire.messages": source})
     assert len(faults) == 1
     assert "which stands in a higher tier" in faults[0]
 
@@ -220,9 +190,9 @@ def test_the_checker_sees_an_import_of_the_face() -> None:
 
 
 def test_the_checker_resolves_relative_imports_inside_packages() -> None:
-    upwards = {"ledger.machine": "from ..transports import stdio"}
+    upwards = {"ledger.states": "from ..transports import stdio"}
     assert violations(SOUND | upwards) == [
-        "ledger.machine:1 imports transports.stdio, which stands in a higher tier"
+        "ledger.states:1 imports transports.stdio, which stands in a higher tier"
     ]
     from_a_package = {
         "transports.__init__": "from . import stdio\nfrom ..cli import main",
@@ -239,19 +209,19 @@ def test_the_checker_resolves_relative_imports_inside_packages() -> None:
 )
 def test_the_checker_keeps_io_and_clocks_out_of_pure_modules(form: str, name: str) -> None:
     source = form.format(name)
-    assert len(violations(SOUND | {"ledger.machine": source})) == 1
+    assert len(violations(SOUND | {"ledger.states": source})) == 1
     assert violations(SOUND | {"transports.stdio": source}) == []
 
 
 def test_the_checker_lets_pure_modules_name_types() -> None:
     for_types = "if TYPE_CHECKING:\n    from logging import Logger\nelse:\n    import json"
-    assert violations(SOUND | {"connection": for_types}) == []
-    assert len(violations(SOUND | {"connection": for_types.replace("json", "time")})) == 1
+    assert violations(SOUND | {"engine.connection": for_types}) == []
+    assert len(violations(SOUND | {"engine.connection": for_types.replace("json", "time")})) == 1
 
 
 def test_the_checker_wants_exceptions_inside_functions() -> None:
     fetched = "def run():\n    from duet_rpc.server.server import Server"
-    assert violations(SOUND | {"service": fetched}) == []
+    assert violations(SOUND | {"service": fetched, "server.server": ""}) == []
     assert len(violations(SOUND | {"service": "from duet_rpc.server.server import Server"})) == 1
     assert len(violations(SOUND | {"errors": fetched})) == 1
 
@@ -263,24 +233,23 @@ def test_the_checker_asks_for_a_place_for_every_module() -> None:
 
 
 def test_the_checker_passes_what_is_in_order() -> None:
-    good = {
-        "connection": "import json\nfrom duet_rpc.wire.messages import Request\nfrom .errors import *"
-    }
+    source = "import json\nfrom duet_rpc.wire.messages import Request\nfrom ..errors import *"
+    good = {"engine.connection": source}
     assert violations(SOUND | good) == []
 
 
 # Structs that the garbage collector does not see (`gc=False`) cost less. But a circle with one of
 # them in it is never freed: so each is listed here, with the reason why it can be in none.
 OUT_OF_THE_COLLECTORS_SIGHT = {
-    "messages.Request": "holds bytes and text",
-    "messages.Notification": "holds bytes and text",
-    "messages.Response": "holds bytes",
-    "messages._Envelope": "holds raw bytes",
-    "calls._Held": "holds bytes and numbers",
-    "calls._answer_of": "is read and dropped before anyone sees the result in it",
-    "straight._Answer": "lives while it is encoded; a batch drops its answers whatever happens",
-    "straight._envelope": "only where its params are",
-    "parameters.Parameters._define": "only where every param is a scalar",
+    "wire.messages.Request": "holds bytes and text",
+    "wire.messages.Notification": "holds bytes and text",
+    "wire.messages.Response": "holds bytes",
+    "wire.messages._Envelope": "holds raw bytes",
+    "engine.calls._Held": "holds bytes and numbers",
+    "engine.calls._answer_of": "is read and dropped before anyone sees the result in it",
+    "engine.intake._Answer": "lives while it is encoded; a batch drops its answers in any case",
+    "engine.intake._envelope": "only where its params are",
+    "engine.parameters.Parameters._define": "only where every param is a scalar",
 }
 
 
@@ -309,13 +278,14 @@ def test_what_the_collector_does_not_see_can_be_in_no_circle() -> None:
 
 def test_what_holds_bytes_and_text_holds_nothing_else() -> None:
     """A field of another type could lead back to the struct."""
-    from duet_rpc import calls, messages
+    from duet_rpc.engine import calls
+    from duet_rpc.wire import messages
 
     for name, reason in OUT_OF_THE_COLLECTORS_SIGHT.items():
         if not reason.startswith("holds "):
             continue
-        module, _, title = name.partition(".")
-        cls = getattr({"calls": calls, "messages": messages}[module], title)
+        module, _, title = name.rpartition(".")
+        cls = getattr({"engine.calls": calls, "wire.messages": messages}[module], title)
         for hint in typing.get_type_hints(cls).values():
             assert str(hint) in INNOCENT, f"{name} has a field of type {hint}"
 

@@ -22,7 +22,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.testing import ManualClock
-from duet_rpc.transports import links
+from duet_rpc.transports import link as links
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted, failure
 
 QUICK = Retry(attempts=3, first_delay=0.01, jitter=0.5)

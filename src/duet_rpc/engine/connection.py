@@ -22,7 +22,6 @@ from duet_rpc.context import Context, Peer
 from duet_rpc.engine.calls import CANCEL, JOIN, PROGRESS, Calls
 from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
 from duet_rpc.engine.queue import BatchAnswers, Place, RequestQueue, Waiting
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -32,6 +31,7 @@ from duet_rpc.errors import (
     RpcError,
     ShuttingDown,
 )
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.framing import Fault, Frame, Framing, whole
 from duet_rpc.wire.messages import (

@@ -26,9 +26,9 @@ from duet_rpc.engine.results import decoder
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.hosts.debug import connection_class
+from duet_rpc.hosts.loggers import RequestLoggers
 from duet_rpc.hosts.threads import LAST_WORDS, STALL, wait_until_set
 from duet_rpc.hosts.workers import Workers, waiting
-from duet_rpc.server.logs import RequestLoggers
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.wire.framing import Frame, Framing

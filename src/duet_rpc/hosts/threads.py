@@ -22,11 +22,11 @@ from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import LONG, CallClock, set_deadline
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import CallTimeout, ConnectionLost, TransportError, UsageError, in_class
 from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.hosts.debug import connection_class
-from duet_rpc.server.logs import RequestLoggers
+from duet_rpc.hosts.loggers import RequestLoggers
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.wire.framing import Frame, Framing

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from duet_rpc.engine.dispatch import Log
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.threads import STALL
+from duet_rpc.tracebacks import OwnFault
 
 
 class LoopWatch:

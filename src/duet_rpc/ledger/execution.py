@@ -14,7 +14,6 @@ import logging
 import time
 from functools import partial
 
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import (
     InProgress,
     KeyReused,
@@ -46,6 +45,7 @@ from duet_rpc.ledger.states import (
 )
 from duet_rpc.ledger.stores.base import Store
 from duet_rpc.ledger.waits import Steps, Work
+from duet_rpc.tracebacks import OwnFault
 
 log = logging.getLogger("duet_rpc.ledger")
 

@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from duet_rpc.engine.tracebacks import describe_type
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.forks import renew_in_child
+from duet_rpc.tracebacks import describe_type
 
 
 class Fault(enum.Enum):

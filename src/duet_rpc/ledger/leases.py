@@ -15,12 +15,12 @@ import time
 
 from msgspec import Struct
 
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.group import MAX_GROUP, Group
 from duet_rpc.ledger.states import Fenced, Finish, Identity, Kept, Operation, Renew
 from duet_rpc.ledger.stores.base import Store
+from duet_rpc.tracebacks import OwnFault
 
 log = logging.getLogger("duet_rpc.ledger")
 

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.stores.base import Store
 from duet_rpc.ledger.upkeep import Clocks
+from duet_rpc.tracebacks import OwnFault
 
 log = logging.getLogger("duet_rpc.ledger")
 

@@ -11,9 +11,9 @@ from msgspec import Meta
 from duet_rpc.context import Context
 from duet_rpc.engine.parameters import Parameter, type_name
 from duet_rpc.errors import InvalidParams
+from duet_rpc.hosts.loggers import LEVELS
 from duet_rpc.ledger.commands import Commands
 from duet_rpc.options import is_text
-from duet_rpc.server.logs import LEVELS
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.params import check_key

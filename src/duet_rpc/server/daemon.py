@@ -21,7 +21,6 @@ from typing import Any, Literal, Protocol
 
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Dispatcher
-from duet_rpc.engine.tracebacks import OwnFault
 from duet_rpc.errors import UsageError
 from duet_rpc.hosts.threads import MAX_NESTED, StandIn, ThreadHost
 from duet_rpc.ledger.commands import Commands, store_words
@@ -29,6 +28,7 @@ from duet_rpc.policy import Policy
 from duet_rpc.server.builtin import builtin_methods
 from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
+from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.version import __version__
 from duet_rpc.wire.framing import framing as make_framing

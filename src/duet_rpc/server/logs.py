@@ -15,24 +15,21 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context
-from duet_rpc.engine.dispatch import Log, Silence
-from duet_rpc.engine.tracebacks import format_places
 from duet_rpc.errors import RpcError
 from duet_rpc.forks import tell_in_child
+from duet_rpc.hosts.loggers import HANDLERS, LEVELS, request_logger, severity_of
 from duet_rpc.startup import pattern
+from duet_rpc.tracebacks import format_places
 from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox
 
 if TYPE_CHECKING:
     import re
-    from logging import Handler, Logger, LoggerAdapter
+    from logging import Handler, LoggerAdapter
 
-LEVELS = {"debug": 10, "info": 20, "warn": 30, "error": 40}
-HANDLERS = "duet_rpc.handler"
-"""The logger of Python's `logging` that handlers write to."""
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[36m", "warn": "\x1b[33m", "error": "\x1b[31m"}
 _MAX_VALUE = 300
 _MAX_KEPT = 256 * 1024
@@ -162,7 +159,7 @@ class Logs:
         import logging
 
         self.adopt()
-        return _request_logger(logging.getLogger(HANDLERS), ctx)
+        return request_logger(logging.getLogger(HANDLERS), ctx)
 
     def adopt(self) -> None:
         """Take in what our own modules and handlers say to Python's `logging`; idempotent."""
@@ -327,74 +324,10 @@ def _handler(logs: Logs) -> "Handler":
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             fields = dict(getattr(record, "duet_rpc", {}))
-            severity = _severity(record.levelno)
+            severity = severity_of(record.levelno)
             trace = ""
             if record.exc_info and record.exc_info[1] is not None:
                 trace = logs._format_trace(record.exc_info[1])
             logs._write(severity, record.getMessage(), fields, trace)
 
     return Handler()
-
-
-class RequestLoggers:
-    """Makes `ctx.logger` for the handlers of one connection, on every host.
-
-    Its lines go where the host's own lines go: to a `Logs`, to the `note` and `failure` of a log
-    that somebody else has written, and without either to Python's `logging`.
-    """
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._logger: Logger | None = None
-
-    def logger(self, ctx: Context) -> "LoggerAdapter[Any]":
-        """Make the logger of one request, whose lines carry its method and ids."""
-        if isinstance(self._log, Logs):
-            return self._log.logger(ctx)
-        if self._logger is None:
-            silent = isinstance(self._log, Silence)
-            self._logger = _python_logger() if silent else _logger_to(self._log)
-        return _request_logger(self._logger, ctx)
-
-
-def _python_logger() -> "Logger":
-    import logging
-
-    return logging.getLogger(HANDLERS)
-
-
-def _logger_to(log: Log) -> "Logger":
-    """Make a logger that belongs to nobody else and writes to a log of somebody's own."""
-    import logging
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            fields = dict(getattr(record, "duet_rpc", {}))
-            error = record.exc_info[1] if record.exc_info else None
-            if error is not None:
-                log.failure(record.getMessage(), error, **fields)
-            else:
-                log.note(_severity(record.levelno), record.getMessage(), **fields)
-
-    logger = logging.Logger(HANDLERS)
-    logger.addHandler(Handler())
-    return logger
-
-
-def _request_logger(logger: "Logger", ctx: Context) -> "LoggerAdapter[Any]":
-    import logging
-
-    fields = {
-        "method": ctx.method,
-        "correlation_id": ctx.correlation_id,
-        "connection_id": ctx.connection_id,
-    }
-    return logging.LoggerAdapter(logger, {"duet_rpc": fields, **fields})
-
-
-def _severity(level: int) -> Literal["debug", "info", "warn", "error"]:
-    if level >= LEVELS["error"]:
-        return "error"
-    if level >= LEVELS["warn"]:
-        return "warn"
-    return "info" if level >= LEVELS["info"] else "debug"

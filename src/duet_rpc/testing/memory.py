@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from duet_rpc.client.client import Client
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.hosts.loggers import LEVELS
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Lane, Refused, Workers
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.server.builtin import builtin_methods
-from duet_rpc.server.logs import LEVELS, said
+from duet_rpc.server.logs import said
 from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 from duet_rpc.testing.clock import JumpingLoop
