@@ -13,7 +13,7 @@ COMMANDS = {
     "batch": "batch",
     "list": "list_methods",
     "describe": "describe",
-    "commands": "commands_group",
+    "commands": "commands.group",
     "policy": "policy",
     "version": "version",
     "completion": "completion",
