@@ -123,7 +123,7 @@ def connect(program: list[str]) -> AbstractAsyncContextManager[driver.Call]:
     """Every call has its own timeout, the client's usual one."""
     from contextlib import asynccontextmanager
 
-    from duet_rpc.client.client import Client
+    from duet_rpc import Client
 
     @asynccontextmanager
     async def client() -> AsyncIterator[driver.Call]:
