@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Client, Context, Server, Service, blocking
-from duet_rpc.errors import InvalidAnswer
+from duet_rpc.errors import ConnectionLost, InvalidAnswer
 from duet_rpc.policy import EDITOR, SPEC, replace
 from tests.runtime.faces import PATIENCE, Driver, Face, Peer, Scripted
 from tests.runtime.test_misbehaving_server import wait_for
@@ -163,6 +163,90 @@ def test_an_answer_that_is_never_whole_ends_its_call_by_its_beginning(face: Face
     driver = face.open(Scripted(script), policy=SMALL)
     with pytest.raises(InvalidAnswer, match="max_message_bytes"):
         driver.call("victim", timeout=None)
+    driver.close()
+
+
+IMPATIENT = replace(SPEC, read_timeout=0.2)
+LATE = [
+    b'{"jsonrpc":"2.0","id":%d,"result":"begun',
+    b'{"id":%d,"jsonrpc":"2.0","error":{"code":1,',
+    b'[{"jsonrpc":"2.0","id":%d,"result":[1,',
+]
+
+
+@pytest.mark.parametrize("framing", ["lsp", "ndjson"])
+@pytest.mark.parametrize("begun", LATE)
+def test_an_answer_that_is_late_ends_its_call_and_no_other(
+    face: Face, begun: bytes, framing: str
+) -> None:
+    driver = face.spawn(
+        sys.executable, "-c", BEGINNING, framing, begun.decode(), framing=framing, policy=IMPATIENT
+    )
+    victim = driver.begin("victim", timeout=None)
+    wait_for(driver, pending=1)
+    bystander = driver.begin("bystander", timeout=None)
+    with pytest.raises(InvalidAnswer, match=r"within 0.2 s; .*read_timeout"):
+        victim.result(PATIENCE)
+    driver.do(lambda client: client.notify("go on"))
+    assert bystander.result(PATIENCE) == "good"
+    driver.close()
+
+
+BEGINNING = """
+import json, sys
+
+def read():
+    if sys.argv[1] == "ndjson":
+        return json.loads(sys.stdin.buffer.readline())
+    size = int(sys.stdin.buffer.readline().split(b":")[1])
+    sys.stdin.buffer.readline()
+    return json.loads(sys.stdin.buffer.read(size))
+
+def write(text):
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+victim, bystander = read(), read()
+is_line = sys.argv[1] == "ndjson"
+write(("" if is_line else "Content-Length: 1000\\r\\n\\r\\n") + sys.argv[2] % victim["id"])
+read()
+good = '{"jsonrpc":"2.0","id":%d,"result":"good"}' % bystander["id"]
+write("\\n%s\\n" % good if is_line else "Content-Length: %d\\r\\n\\r\\n%s" % (len(good), good))
+read()
+"""
+
+
+def test_a_late_answer_ends_its_call_with_the_reason_also_where_the_connection_ends(
+    face: Face,
+) -> None:
+    def script(peer: Peer) -> None:
+        request, _ = peer.request(), peer.request()
+        peer.write(b"Content-Length: 1000\r\n\r\n" + LATE[0] % request["id"])
+        peer.read_all()
+
+    driver = face.open(Scripted(script, is_network=True), policy=IMPATIENT)
+    victim = driver.begin("victim", timeout=None)
+    wait_for(driver, pending=1)
+    bystander = driver.begin("bystander", timeout=None)
+    with pytest.raises(InvalidAnswer, match="read_timeout"):
+        victim.result(PATIENCE)
+    with pytest.raises(ConnectionLost):
+        bystander.result(PATIENCE)
+    driver.close()
+
+
+@pytest.mark.parametrize("begun", [b'{"jsonrpc":"2.0","id":1,"method":"m', b'{"jsonrpc":"2.0","re'])
+def test_a_late_frame_that_names_no_call_of_ours_ends_the_connection_only(
+    face: Face, begun: bytes
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.write(b"Content-Length: 1000\r\n\r\n" + begun)
+        peer.read_all()
+
+    driver = face.open(Scripted(script, is_network=True), policy=IMPATIENT)
+    with pytest.raises(ConnectionLost):
+        driver.begin("x", timeout=None).result(PATIENCE)
     driver.close()
 
 

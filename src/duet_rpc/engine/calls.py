@@ -415,6 +415,13 @@ class Calls:
             why += f"; we take at most {data['limit']:,} bytes; {_SETTING % 'max_message_bytes'}"
         self._fail_all(self._meant(seen), why)
 
+    def fail_late(self, begun: bytes, seconds: float) -> None:
+        """End the calls under the id of an answer that began so and was not whole in time."""
+        seen = glimpse(begun[:_LOOK_FIRST]) if self.open and begun else None
+        if seen is not None and seen.id is not None:
+            why = f"the answer was not complete within {seconds:g} s"
+            self._fail_all(self._meant(seen), f"{why}; {_SETTING % 'read_timeout'}")
+
     def _meant(self, seen: Glimpse) -> list[int]:
         """Say which calls are answered by what is unread or anonymous; rather none than the wrong.
 

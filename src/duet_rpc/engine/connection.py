@@ -465,9 +465,14 @@ class Connection:
             self.lose_boundary()
 
     def expire_frame(self) -> None:
-        """A frame has not been complete in time: drop what came of it; on a network, end here."""
+        """A frame has not been complete in time: drop what came of it; on a network, end here.
+
+        A call of ours that it names ends with this reason: its answer is gone.
+        """
+        begun = self.framing.begun
         if self.framing.expire():
             self.dispatcher.log.note("warn", "a frame took too long", connection_id=self.id)
+            self.calls.fail_late(begun, self._policy.read_timeout)
             self.lose_boundary()
 
     def lose_boundary(self) -> None:

@@ -57,6 +57,10 @@ class Framing(Protocol):
         """Whether a frame is under way: some of its bytes came, some are missing."""
 
     @property
+    def begun(self) -> bytes:
+        """How the body under way begins, as far as it came and is kept."""
+
+    @property
     def bulk(self) -> bool:
         """Whether a large body is under way that is wanted, and much of it is missing."""
 

@@ -52,6 +52,10 @@ class AutoFraming:
         return self._framing.partial
 
     @property
+    def begun(self) -> bytes:
+        return self._framing.begun
+
+    @property
     def bulk(self) -> bool:
         return self._framing.bulk
 

@@ -107,6 +107,10 @@ class HeaderFraming:
         return self._state not in (HeaderFraming._between, HeaderFraming._lost)
 
     @property
+    def begun(self) -> bytes:
+        return bytes(self._body[:LARGE]) if self._dropped is None else self._dropped.head
+
+    @property
     def bulk(self) -> bool:
         return self._missing > LARGE and self._state is HeaderFraming._collect
 

@@ -52,6 +52,10 @@ class LineFraming:
         return bool(self._line)
 
     @property
+    def begun(self) -> bytes:
+        return bytes(self._line[:LARGE])
+
+    @property
     def bulk(self) -> bool:
         return len(self._line) > LARGE
 
