@@ -182,12 +182,21 @@ def stop(worker: Worker, store: Store) -> None:
     raise AssertionError("the process always holds a lock")
 
 
+def run_program(source: str, *arguments: str) -> None:
+    """Run a program that forks; it ends itself if it hangs."""
+    command = [sys.executable, "-c", source, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 FORKS = """
 import os, sys
 from duet_rpc.ledger import open_store
 from duet_rpc.ledger.states import Claim, Claimed, Finish, Kept
 from tests.ledger.commands import command
+from tests.ledger.hangs import end_if_it_hangs
 
+end_if_it_hangs()
 store = open_store(sys.argv[1])
 
 def use(owner):
@@ -205,6 +214,7 @@ children = []
 for name in "abc":
     child = os.fork()
     if child == 0:
+        end_if_it_hangs()
         use(name)
         os._exit(0)
     children.append(child)
@@ -219,7 +229,9 @@ from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger import Ledger, open_store
 from duet_rpc.ledger.running import Ran
 from tests.ledger.commands import command
+from tests.ledger.hangs import end_if_it_hangs
 
+end_if_it_hangs()
 store = open_store(sys.argv[1])
 ledger = Ledger(store, lease=1.5)
 over = threading.Event()
@@ -241,6 +253,7 @@ served = 0
 for number in range(20):
     child = os.fork()
     if child == 0:
+        end_if_it_hangs()
         try:
             assert run("before") == b'"result":1'
             assert run(f"child {number}") == b'"result":1'
@@ -260,6 +273,7 @@ for thread in threads:
     thread.join()
 child = os.fork()
 if child == 0:
+    end_if_it_hangs()
     status = run("quiet") != b'"result":1'
     ledger.close()
     os._exit(status)
@@ -269,16 +283,66 @@ ledger.close()
 """
 
 
+CONNECTIONS_FORK = """
+import os, sys, threading
+from contextlib import suppress
+from duet_rpc.errors import StoreUnavailable
+from duet_rpc.ledger import open_store
+from tests.ledger.commands import command
+from tests.ledger.hangs import end_if_it_hangs
+
+end_if_it_hangs()
+store = open_store(sys.argv[1])
+key = command("key").identity
+
+def connect_all_the_time():
+    while True:
+        with suppress(Exception):  # one that another thread closes under it
+            store.look(key)
+        store.close()
+
+for _ in range(4):
+    threading.Thread(target=connect_all_the_time, daemon=True).start()
+for number in range(20):
+    child = os.fork()
+    if child == 0:
+        end_if_it_hangs()
+        with suppress(StoreUnavailable):  # silent, for a thread whose connection was closed
+            assert store.look(key) is None
+        store.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+os._exit(0)  # a thread may still wait, up to its timeout, for what another has closed
+"""
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "valkey"], indirect=True)
 def test_a_ledger_that_threads_use_during_a_fork_hangs_nowhere(url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEDGER_FORKS, url],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(LEDGER_FORKS, url)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "valkey"], indirect=True)
+def test_a_store_that_threads_connect_to_during_a_fork_hangs_nowhere(url: str) -> None:
+    run_program(CONNECTIONS_FORK, url)
+
+
+FIRST_USE = """
+import sys
+from duet_rpc.ledger import open_store
+from tests.ledger.commands import command
+
+store = open_store(sys.argv[1])
+before = set(sys.modules)
+store.look(command("key").identity)
+store.close()
+late = sys.modules.keys() - before
+assert not late, late
+"""
+
+
+@pytest.mark.parametrize("kind", SHARED, indirect=True)
+def test_the_first_use_of_a_store_imports_nothing_that_a_fork_could_cut_off(url: str) -> None:
+    run_program(FIRST_USE, url)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "valkey"], indirect=True)
@@ -287,14 +351,7 @@ def test_a_store_that_was_used_before_a_fork_serves_parent_and_children(
 ) -> None:
     # Processes that wait for the lock of one file do not take turns; so not too many of them.
     count = "12" if kind == "sqlite" else "100"
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, url, count],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(FORKS, url, count)
 
 
 @pytest.mark.parametrize("kind", SHARED, indirect=True)

@@ -9,6 +9,7 @@ It is as durable as the server is told to be: without the append-only file a res
 failover to a replica may lose what was answered last.
 """
 
+import encodings.idna  # noqa: F401  # for the name of a host; see below
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as Silence
 
 from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.forks import renew_in_child
 from duet_rpc.ledger.faults import Fault, Watch, unavailable
 from duet_rpc.ledger.states import (
     ALWAYS,
@@ -50,7 +52,6 @@ from duet_rpc.ledger.states import (
     must_have_record,
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
-from duet_rpc.ledger.stores.forks import forget_in_children
 from duet_rpc.ledger.stores.memory import count
 from duet_rpc.ledger.stores.redis.scripts import (
     BEGIN,
@@ -72,6 +73,10 @@ from duet_rpc.ledger.stores.redis.scripts import (
 from duet_rpc.ledger.upkeep import Clocks
 
 T = TypeVar("T")
+
+# The client imports more for its first connection. A thread must not be at that when another forks:
+# the child would wait for the rest of that import, and nothing is left there that goes on with it.
+redis.Connection()  # type: ignore[no-untyped-call]
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close throws away what was not sent."""
@@ -107,10 +112,12 @@ class RedisStore:
         self._url = url
         self._timeout = timeout
         # One retry of our own instead of the client's: it knows nothing of scripts that are gone.
-        self._client = _client(url, timeout)
+        connect = partial(_client, url, timeout)
+        self._client = connect()
         self._watch = Watch(self._probe, fresh=timeout / 2)
         self.idle: list[Any] = []
-        forget_in_children(self)
+        # The client too: it has locks, and a thread of the parent may hold one while it connects.
+        renew_in_child(self, idle=list, _client=connect)
         self._capabilities: Capabilities | None = None
         self._has_begun = False
 
