@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -267,18 +269,27 @@ def test_ten_megabytes_of_it(value: bytes) -> None:
 # Commands.
 
 
-def commands(store: Store) -> Commands:
-    return Commands(lambda: Ledger(store))
+@pytest.fixture
+def open_commands(store: Store) -> Iterator[Callable[[], Commands]]:
+    """Open the commands of one more server on the store."""
+    with ExitStack() as opened:
+
+        def make() -> Commands:
+            made = Commands(lambda: Ledger(store))
+            opened.callback(made.close)
+            return made
+
+        yield make
 
 
 @every_store
-def test_a_command_is_replayed(store: Store) -> None:
-    line = Line(SPEC, served(), ledger=commands(store))
+def test_a_command_is_replayed(open_commands: Callable[[], Commands]) -> None:
+    line = Line(SPEC, served(), ledger=open_commands())
     params = rb'{"text":"\ud83d","idempotency_key":"one"}'
     (first,) = line.send(call("put", params, rb'"\ud83d"'))
     assert first == rb'{"jsonrpc":"2.0","id":"\ud83d","result":"\ud83d"}'
     # The same value in another spelling is the same request, on another connection as well.
-    again = Line(SPEC, served(), ledger=commands(store))
+    again = Line(SPEC, served(), ledger=open_commands())
     (second,) = again.send(call("put", rb'{"idempotency_key":"one","text":"\uD83D"}', b"2"))
     assert second == rb'{"jsonrpc":"2.0","id":2,"result":"\ud83d"}'
     (other,) = again.send(call("put", rb'{"idempotency_key":"one","text":"\uD83E"}', b"3"))
@@ -293,8 +304,10 @@ def test_a_command_is_replayed(store: Store) -> None:
         rb'{"text":"a","_meta":{"idempotency_key":"k \udc00"}}',
     ],
 )
-def test_a_key_needs_printable_characters(store: Store, params: bytes) -> None:
-    line = Line(SPEC, served(), ledger=commands(store))
+def test_a_key_needs_printable_characters(
+    open_commands: Callable[[], Commands], params: bytes
+) -> None:
+    line = Line(SPEC, served(), ledger=open_commands())
     (answer,) = line.send(call("put", params))
     assert refusal(answer) == (-32602, "Invalid params", "idempotency-key-invalid", 1)
 

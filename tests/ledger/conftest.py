@@ -1,5 +1,6 @@
 """One place to keep records per kind of store, empty at the start of each test."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def valkey_server() -> Iterator[Valkey]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(autouse=True)
+def ledgers_are_closed() -> Iterator[None]:
+    """Fail a test that leaves a ledger open: it would go on asking a store that is gone."""
+    before = set(threading.enumerate())
+    yield
+    left = [each.name for each in threading.enumerate() if each not in before]
+    assert not {"duet-ledger", "duet-sweep"}.intersection(left), "a ledger was not closed"
 
 
 @pytest.fixture
