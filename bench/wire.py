@@ -42,14 +42,20 @@ def request(peer: Peer, number: int) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": method, "params": params, "id": number}
 
 
-def stream(peer: Peer, count: int, batch: int = 0, keys: bool = False) -> bytes:
-    """The prepared stream: `count` requests, alone or in batches, commands with keys if asked."""
+def frames(peer: Peer, count: int, keys: bool = False) -> list[bytes]:
+    """Requests, each in its frame; commands with keys if asked."""
     requests = [request(peer, number) for number in range(count)]
     if keys:
         for message in requests:
             message["params"]["idempotency_key"] = f"key-{message['id']}"
+    return [frame(peer, message) for message in requests]
+
+
+def stream(peer: Peer, count: int, batch: int = 0) -> bytes:
+    """The prepared stream: `count` requests, alone or in batches."""
     if not batch:
-        return b"".join(frame(peer, message) for message in requests)
+        return b"".join(frames(peer, count))
+    requests = [request(peer, number) for number in range(count)]
     groups = (requests[start : start + batch] for start in range(0, count, batch))
     return b"".join(frame(peer, group) for group in groups)
 
