@@ -164,6 +164,7 @@ class Client:
         self._workers = Workers()
         self._dispatcher.errors = error_classes(errors)
         self._caller = Caller(self, timeout=timeout, retry=retry, errors=self._dispatcher.errors)
+        self._usual = self._caller.usual
         self._timeout = timeout
         self._host: LoopHost | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -360,7 +361,7 @@ class Client:
             and total_timeout is None
             and errors is None
         ):
-            expected = self._caller.usual
+            expected = self._usual
         else:
             expected = self._caller.expected(returns, timeout, on_progress, total_timeout, errors)
         return self.request(method, encode_params(params), expected)
@@ -438,13 +439,14 @@ class Client:
         if host is None:
             return self._request_anew(method, params, expected)
         calls = self._calls
-        if expected.on_progress is not None:
+        is_usual = expected is self._usual
+        if not is_usual and expected.on_progress is not None:
             params = add_metadata(params, progress_token=calls.last_id + 1)
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
         reply = _Reply(future, self, method, expected, expected.decode)
         future.add_done_callback(reply, context=self._context)
         reply.id = id = calls.send(method, params, reply)
-        if expected.timeout != self._timeout or expected.on_progress is not None:
+        if not is_usual and (expected.timeout != self._timeout or expected.on_progress is not None):
             self._start_timer(reply, expected.timeout)
         if self._flushing:
             if id % JOIN == 0:

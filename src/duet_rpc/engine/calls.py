@@ -169,6 +169,7 @@ class Calls:
         self._wire = wire
         self._line = line
         self._frame = wire.framing.frame
+        self._send_own = wire.send_own
         self._batches: deque[tuple[list[int], Refused]] = deque()
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._held_ids: dict[int, int] = {}
@@ -194,21 +195,25 @@ class Calls:
         """
         self.last_id = id = self.last_id + 1
         self.open[id] = waiter
-        wire = self._wire
         frame: Frame
         if params is None:
             frame = self._frame(encode_request(id, method, None))
         elif len(params) < LARGE:
-            body = (_FORMS.get(method) or _form(method)) % (id, params)
-            prefixes, size = wire.framing.prefixes, len(body)
+            try:
+                form = _FORMS[method]
+            except KeyError:
+                form = _form(method)
+            body = form % (id, params)
+            prefixes, size = self._wire.framing.prefixes, len(body)
             frame = prefixes[size] + body if size < len(prefixes) else self._frame(body)
         else:
-            frame = wire.framing.frame_around(*request_around(id, method, params))
+            frame = self._wire.framing.frame_around(*request_around(id, method, params))
         if self._held or self.one_at_a_time or self._line.behind:
             if in_turn or not self.one_at_a_time:
                 self._put(frame, [id])
                 return id
-        wire.send_own(frame)
+        send_own = self._send_own  # called by a name, it is not looked for in the class first
+        send_own(frame)
         return id
 
     def send_batch(
@@ -306,16 +311,17 @@ class Calls:
         while open and arrived:
             body: Any = arrived[0]
             try:
+                size = len(body)
                 if not wants_values:
                     answer = _decode_raw(body)
-                elif len(body) < LARGE:
+                elif size < LARGE:
                     answer = _decode_value(body)
                 else:
                     answer = decode_large(_decode_shallow(), body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
                 return  # a fault is no bytes
             id = answer.id
-            if id not in open or id in held:
+            if id not in open or (held and id in held):
                 return
             waiter = open[id]
             if (waiter.decode is None) is not wants_values:
@@ -323,10 +329,10 @@ class Calls:
                 self._wants_values = wants_values = not wants_values
                 continue
             if wants_values:
-                is_shallow = len(body) >= LARGE and max_depth > SHALLOW
-                if len(body) > small and not is_shallow and not is_json_text(body, max_depth):
-                    return
-            elif len(body) > small or not body.isascii():
+                if size > small and (size < LARGE or max_depth <= SHALLOW):
+                    if not is_json_text(body, max_depth):
+                        return
+            elif size > small or not body.isascii():
                 if not is_json_text(body, max_depth):
                     return
             arrived.popleft()

@@ -58,6 +58,8 @@ class HeaderFraming:
         max_header_bytes: int = MAX_HEADER_BYTES,
         keeps_ends: bool = False,
     ) -> None:
+        # Of the instance: what is the class's, Python 3.11 looks up each time.
+        self.prefixes = _PLAIN_HEADERS
         self._keeps_ends = keeps_ends
         self._max_message_bytes = max_message_bytes
         self._max_header_bytes = max_header_bytes
@@ -78,8 +80,6 @@ class HeaderFraming:
         # A body that is skipped: how it ended so far, if that is to be told.
         self._dropped: Fault | None = None
         self._tail_end = b""
-
-    prefixes = _PLAIN_HEADERS
 
     @staticmethod
     def encode(body: bytes) -> bytes:
