@@ -8,6 +8,7 @@ Whatever goes wrong before the handler has begun is a refusal that may be sent a
 looks as if the handler had failed.
 """
 
+import functools
 import os
 import threading
 import time
@@ -119,12 +120,13 @@ class Commands:
         self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
     ) -> bytes:
         """Run an `async def` once for its key."""
-        from asyncio import CancelledError, current_task
 
         async def once(run: "Run") -> "Ran":
             try:
                 return _succeeded(await work(run.transaction))
             except BaseException as error:
+                from asyncio import CancelledError, current_task
+
                 task = current_task()
                 if isinstance(error, CancelledError) and task is not None and task.cancelling():
                     raise  # the ledger decides what that means for the command
@@ -196,15 +198,23 @@ def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
     return {"store": store, "remembers": keeps}
 
 
-def _command(job: Job) -> "Command":
+@functools.cache
+def _of_ledger() -> "tuple[Callable[[str, bytes | None], bytes], type[Command], type[Ran]]":
+    """Import, once, what every command needs: a command should not pay for it each time."""
     from duet_rpc.ledger.fingerprint import fingerprint
+    from duet_rpc.ledger.running import Ran
     from duet_rpc.ledger.states import Command
 
+    return fingerprint, Command, Ran
+
+
+def _command(job: Job) -> "Command":
+    fingerprint, make, _ = _of_ledger()
     context, promise = job.context, job.method.promise
     assert context is not None and promise is not None, "prepared as a command"
     # Without a key of the caller's it cannot have been tried before.
     first_sent = None if job.key is None else context.first_sent
-    return Command(
+    return make(
         principal=context.principal,
         method=job.method.name,
         key=job.key if job.key is not None else _key_of_its_own(),
@@ -240,9 +250,8 @@ def _deadline(job: Job) -> float | None:
 
 
 def _succeeded(member: bytes) -> "Ran":
-    from duet_rpc.ledger.running import Ran
-
-    return Ran(member)
+    _, _, ran = _of_ledger()
+    return ran(member)
 
 
 def _failed(error: Any) -> "Ran":

@@ -77,6 +77,11 @@ class Group:
             self.lead(ticket)
         return outcome_of(ticket)
 
+    def submit_alone(self, operation: Operation) -> Answer:
+        """Commit an operation to a store that does not wait, where a group would spare nothing."""
+        (answer,) = self._commit([operation])
+        return _given(answer)
+
     def enter(self, ticket: Ticket) -> bool:
         """Queue a ticket. True: there is no leader, so whoever asked must call `lead`."""
         with self._lock:
@@ -120,6 +125,10 @@ def outcome_of(ticket: Ticket) -> Answer:
     """Take the answer out of a settled ticket, or raise the failure in it."""
     answer = ticket.answer
     assert answer is not None, "a ticket is woken after it is answered"
+    return _given(answer)
+
+
+def _given(answer: Answer | Exception) -> Answer:
     if isinstance(answer, RpcError):
         # A group shares one failure; each of its callers raises an exception of its own.
         raise copy(answer) from answer

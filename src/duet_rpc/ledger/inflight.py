@@ -17,10 +17,10 @@ Ended = bytes | RpcError | None
 class Flight:
     """One command on its way, and those who wait for it."""
 
-    def __init__(self, flights: "Flights", command: Command, owner: str):
+    def __init__(self, flights: "Flights", command: Command, identity: Identity, owner: str):
         self._flights = flights
         self.command = command
-        self.identity = command.identity
+        self.identity = identity
         self.owner = owner
         self.ended: Ended = None
         self.has_landed = False
@@ -85,7 +85,7 @@ class Flights:
         with self._lock:
             flight = self._flights.get(identity)
             if flight is None:
-                flight = self._flights[identity] = Flight(self, command, owner)
+                flight = self._flights[identity] = Flight(self, command, identity, owner)
             return flight
 
     def remove(self, flight: Flight) -> None:

@@ -134,7 +134,7 @@ class LoopSteps:
     async def submit(self, operation: Operation) -> Answer:
         """See `Steps.submit`."""
         if not self._store_waits:
-            return self._group.submit(operation)
+            return self._group.submit_alone(operation)
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop)
         if outbox is None:
@@ -203,12 +203,15 @@ class LoopSteps:
 
     async def fly(self, flight: Flight, logic: Coroutine[Any, Any, bytes]) -> bytes:
         """See `Steps.fly`."""
-        task = asyncio.get_running_loop().create_task(logic)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(logic)
+        # Of its own, so that whoever cancels the waiting does not cancel the task: what
+        # `asyncio.shield` does with more steps.
+        landed: asyncio.Future[bytes] = loop.create_future()
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(partial(_land, flight))
+        task.add_done_callback(partial(self._land, flight, landed))
         try:
-            return await asyncio.shield(task)
+            return await landed
         except asyncio.CancelledError:
             flight.is_abandoned = True
             can_undo = flight.has_begun and not flight.is_ending
@@ -217,18 +220,29 @@ class LoopSteps:
                 await asyncio.wait([task])
             raise
 
+    def _land(
+        self, flight: Flight, landed: "asyncio.Future[bytes]", task: "asyncio.Task[bytes]"
+    ) -> None:
+        self._tasks.discard(task)
+        # A task that is cancelled before its first step never ran a line, not even a `finally`.
+        if not flight.has_landed:
+            flight.land(None)
+        # The exception is seen here, in case the caller is gone.
+        error = None if task.cancelled() else task.exception()
+        if landed.done():
+            return
+        if task.cancelled():
+            landed.cancel()
+        elif error is not None:
+            landed.set_exception(error)
+        else:
+            landed.set_result(task.result())
+
     def close(self) -> None:
         """Let the threads go. Idempotent."""
         self._leader.close()
         self._beginners.shutdown(wait=False)
         self._finishers.shutdown(wait=False)
-
-
-def _land(flight: Flight, task: "asyncio.Task[bytes]") -> None:
-    # A task that is cancelled before its first step never ran a line, not even a `finally`.
-    flight.land(None)
-    if not task.cancelled():
-        task.exception()  # seen here, in case the caller is gone
 
 
 def _undo(begun: "Future[Transaction | NotBegun]") -> None:

@@ -69,9 +69,10 @@ class MemoryStore:
             now = self._clock()
             answers: list[Answer | Exception] = []
             for operation in operations:
-                found = self._records.get(operation.identity)
+                identity = operation.identity
+                found = self._records.get(identity)
                 decision = decide(operation, found, now, self._since)
-                answers.append(self._keep(operation.identity, found, decision))
+                answers.append(self._keep(identity, found, decision))
             return answers
 
     def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
