@@ -1,6 +1,6 @@
 """The rows of a store stay level however many commands come.
 
-A few seconds here, a minute in CI, as long as one likes by hand (see `soak.py`):
+A few seconds in `make check`, a minute in CI, as long as one likes by hand (see `soak.py`):
 
     DUET_RPC_SOAK_SECONDS=600 pytest tests/chaos/test_soak.py
 """
@@ -20,7 +20,7 @@ RATE = 2000.0 if IS_LONG else 200.0
 ALLOWED = 1.2 if IS_LONG else 2.0
 """A retention of seconds is no longer than what a busy machine makes a sweep wait."""
 
-pytestmark = pytest.mark.timeout(SECONDS + 120)
+pytestmark = [pytest.mark.timeout(SECONDS + 120), pytest.mark.long]
 
 
 def check(soaked: Soaked) -> None:

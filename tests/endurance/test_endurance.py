@@ -188,6 +188,7 @@ def connect_when_there(path: str) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS * 1.5 + 300)
 def test_nothing_stays_behind_after_mixed_load(tmp_path: Path) -> None:
     print(f"{SECONDS:g} s, seed {SEED}")
