@@ -22,7 +22,7 @@ from duet_rpc import Server, Service, UsageError
 from duet_rpc.errors import InvalidAnswer
 from duet_rpc.ledger import open_store
 from duet_rpc.server.logs import redacted
-from duet_rpc.transports.sockets import parse_target
+from duet_rpc.transports.address import parse_target
 from tests.daemon.process import (
     PATIENCE,
     environment,

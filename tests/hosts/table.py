@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from duet_rpc.transports.address import parse_target
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.sockets import parse_target
 from tests.transports.lines import PATIENCE, Raw, eventually
 
 _ROOT = Path(__file__).parents[2]

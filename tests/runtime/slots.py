@@ -22,7 +22,7 @@ from duet_rpc.errors import CallTimeout, ConnectionLost
 from duet_rpc.policy import Policy, preset
 from duet_rpc.server.server import Server
 from duet_rpc.testing.memory import MemoryServer, loop_in_thread
-from duet_rpc.transports.sockets import parse_target
+from duet_rpc.transports.address import parse_target
 
 from .faces import PATIENCE, Peer, Scripted, framed
 

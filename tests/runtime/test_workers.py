@@ -13,7 +13,7 @@ import pytest
 
 from duet_rpc.errors import Overloaded
 from duet_rpc.hosts.workers import Lane, NoThread, Workers, waiting
-from duet_rpc.transports.sockets import parse_target
+from duet_rpc.transports.address import parse_target
 
 from .faces import PATIENCE
 from .slots import Caller, caller_of, eventually, request

@@ -22,9 +22,9 @@ from duet_rpc.hosts.workers import Workers
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server
+from duet_rpc.transports.address import parse_target
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.child import Child
-from duet_rpc.transports.sockets import parse_target
 from duet_rpc.wire.framing import HeaderFraming
 
 from . import served

@@ -18,8 +18,8 @@ import pytest
 from duet_rpc.errors import ConnectFailed
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.policy import EDITOR, SPEC, replace
+from duet_rpc.transports.address import parse_target
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.sockets import parse_target
 
 from . import served
 from .lines import PATIENCE, Raw, Serving, descriptors, eventually, notification, request, serving

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.transports.sockets import parse_target
+from duet_rpc.transports.address import parse_target
 
 from .lines import PATIENCE, PROGRAM, Raw, request
 

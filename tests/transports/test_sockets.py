@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from duet_rpc.errors import ConnectFailed, UsageError
+from duet_rpc.transports.address import TcpTarget, UnixTarget, parse_target
 from duet_rpc.transports.sockets import (
-    TcpTarget,
-    UnixTarget,
     connect_tcp,
     connect_unix,
     file_of,
     is_loopback,
     listen_tcp,
     listen_unix,
-    parse_target,
     peer_uid,
     remove_unix,
 )

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 
-from duet_rpc.server.daemon import DaemonHost, return_stdio
+from duet_rpc.server.daemon import DaemonHost
 from duet_rpc.server.logs import Logs
+from duet_rpc.transports.stdio import return_stdio
 
 INTERVAL = 0.3
 """Seconds between two looks: quick for a person, nothing for the machine."""

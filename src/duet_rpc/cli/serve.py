@@ -81,8 +81,8 @@ def command(
     """
     from duet_rpc.cli.load import file_of, host_and_port, load_service
     from duet_rpc.errors import UsageError
-    from duet_rpc.server.daemon import take_stdio
     from duet_rpc.server.server import Server
+    from duet_rpc.transports.stdio import take_stdio
 
     if unix is not None and tcp is not None:
         raise click.UsageError("choose one of --unix and --tcp")

@@ -1,8 +1,4 @@
-"""The life of a stdio process: its descriptors, its signals, and its end within two seconds.
-
-Stdout belongs to frames. `take_stdio` keeps private duplicates of descriptors 0 and 1 and points 1
-at stderr and 0 at the null device, so that a `print`, a C library or a child process can neither
-corrupt a frame nor eat a request.
+"""The life of a stdio process: its signals, and its end within two seconds.
 
 A daemon ends when it is told to (`shutdown`), when its input ends, or by a signal. It then finishes
 what it has read. What has not begun after `DRAIN` seconds is refused, and after `GRACE` seconds
@@ -10,14 +6,13 @@ what it has read. What has not begun after `DRAIN` seconds is refused, and after
 """
 
 import atexit
-import io
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Dispatcher
@@ -30,6 +25,7 @@ from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.stdio import take_stdio
 from duet_rpc.version import __version__
 from duet_rpc.wire.framing import framing as make_framing
 
@@ -62,60 +58,8 @@ class DaemonHost(Protocol):
         ...
 
 
-_taken: list[Channel] = []
-_served: list[Connection] = []
-"""What is served on stdin and stdout."""
-
 loading: list[str] = []
 """What is being imported in order to be served; nobody else may serve meanwhile."""
-
-
-def take_stdio() -> Channel:
-    """Keep stdin and stdout for frames alone; everybody else gets the null device and stderr.
-
-    The second call gives what the first one took: a service is imported after the descriptors are
-    safe, and served later.
-    """
-    if _taken:
-        return _taken[0]
-    for fd in (0, 1, 2):  # a closed one would be given to the next file that somebody opens
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    read_fd, write_fd = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr = _forgiving_stderr()
-    _taken.append(Channel(read_fd, write_fd))
-    return _taken[0]
-
-
-class _Forgiving(io.FileIO):
-    """A file that nobody has to read: what cannot be written is lost, and no handler fails."""
-
-    def write(self, data: Any) -> int:
-        """Write as much as one can."""
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
-
-
-def _forgiving_stderr() -> io.TextIOWrapper:
-    raw = _Forgiving(2, "w", closefd=False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), "utf-8", errors="backslashreplace", line_buffering=True
-    )
-
-
-def return_stdio() -> None:
-    """Make descriptors 0 and 1 what they were, for the program that this process becomes."""
-    channel = _taken.pop()
-    os.dup2(channel.read_fd, 0)
-    os.dup2(channel.write_fd, 1)
 
 
 class Life:
@@ -266,7 +210,6 @@ def run_daemon(
 
     def rule(connection: Connection) -> None:
         """Let the messages that ask for the end start its clock also when they have to wait."""
-        _served[:] = [connection]
         connection.last_words = frozenset(name for name in LAST_WORDS if name not in service)
         connection.on_last_words = life.end
         life.on_stop = lambda: setattr(connection, "closing", True)
@@ -338,10 +281,6 @@ def _leave_to_parent() -> None:
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    for channel in _taken:
-        channel.close()
-    for connection in _served:
-        connection.drop_queued()  # a child that goes on must not run what its parent will run
     _release_signals()
 
 

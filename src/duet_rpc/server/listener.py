@@ -29,16 +29,9 @@ from duet_rpc.server.builtin import builtin_methods, parting_methods
 from duet_rpc.server.daemon import LAST_WORDS, FramingName
 from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
+from duet_rpc.transports.address import TcpTarget, UnixTarget
 from duet_rpc.transports.channel import Channel
-from duet_rpc.transports.sockets import (
-    TcpTarget,
-    UnixTarget,
-    file_of,
-    is_loopback,
-    peer_uid,
-    remove_unix,
-)
-from duet_rpc.transports.strict import StrictLines
+from duet_rpc.transports.sockets import file_of, is_loopback, peer_uid, remove_unix
 from duet_rpc.wire.framing import Framing, check_framing
 from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.wire.messages import NULL, encode_error
@@ -275,13 +268,12 @@ class Listener:
 
     def _framing(self) -> Framing:
         policy = self._policy
-        if self._framing_name == "ndjson":
-            return StrictLines(max_message_bytes=policy.max_message_bytes, keeps_ends=True)
         return make_framing(
             self._framing_name,
             max_message_bytes=policy.max_message_bytes,
             max_header_bytes=policy.max_header_bytes,
             keeps_ends=True,
+            only_json=True,
         )
 
     def _refuse(self, connected: socket.socket) -> None:

@@ -44,7 +44,7 @@ class SocketOpener:
     """Connects to a server that listens at `unix:PATH` or `tcp://HOST:PORT`."""
 
     def __init__(self, target: str, *, timeout: float = 10.0) -> None:
-        from duet_rpc.transports.sockets import parse_target
+        from duet_rpc.transports.address import parse_target
 
         self._target = parse_target(target)
         self._timeout = timeout

@@ -1,4 +1,4 @@
-"""Unix and TCP sockets: their addresses as text, connecting to them, listening on them.
+"""Unix and TCP sockets: connecting to them, listening on them.
 
 A unix socket is created private (0600, by the umask: a chmod after would leave a moment in which
 anybody may connect), in a directory where nobody else can put another in its place. A TCP socket is
@@ -15,10 +15,9 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from duet_rpc.errors import ConnectFailed, UsageError
-from duet_rpc.options import without_password
+from duet_rpc.transports.address import TcpTarget
 from duet_rpc.transports.channel import Channel
 
 BACKLOG = 1024
@@ -27,54 +26,6 @@ BACKLOG = 1024
 _MAX_PATH = 107
 """What the kernel has room for, in bytes."""
 _LOCK_PATIENCE = 1.0
-_ACCEPTED = "unix:PATH, unix:///PATH or tcp://HOST:PORT (an IPv6 address in brackets)"
-
-
-class UnixTarget(NamedTuple):
-    """The socket of a server on this machine."""
-
-    path: str
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}"
-
-    def connect(self, timeout: float | None) -> Channel:
-        """Connect; blocks. Raises `ConnectFailed`."""
-        return connect_unix(self.path, timeout)
-
-
-class TcpTarget(NamedTuple):
-    """The host and port of a server."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port}"
-
-    def connect(self, timeout: float | None) -> Channel:
-        """Connect; blocks. Raises `ConnectFailed`."""
-        return connect_tcp(self.host, self.port, timeout)
-
-
-def parse_target(text: str) -> UnixTarget | TcpTarget:
-    """Read the address of a server: `unix:PATH`, `unix:///PATH`, `tcp://HOST:PORT`."""
-    scheme, colon, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if scheme == "unix" and rest:
-        path = rest.removeprefix("//") if rest.startswith("///") else rest
-        if not path.startswith("//"):
-            return UnixTarget(path)
-    if scheme == "tcp" and rest.startswith("//"):
-        host, colon, port = rest[2:].removesuffix("/").rpartition(":")
-        bracketed = host.startswith("[") and host.endswith("]")
-        if bracketed:
-            host = host[1:-1]
-        sound = colon and host and (":" in host) == bracketed and "/" not in host
-        if sound and port.isascii() and port.isdigit() and int(port) <= 65535:
-            return TcpTarget(host, int(port))
-    shown = without_password(text) if isinstance(text, str) else text
-    raise UsageError(f"{shown!r} is no address of a server; use {_ACCEPTED}")
 
 
 # Connecting.

@@ -95,17 +95,20 @@ def framing(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     max_header_bytes: int = MAX_HEADER_BYTES,
     keeps_ends: bool = False,
+    only_json: bool = False,
 ) -> Framing:
     """Make the framing of this name; "auto" becomes the one that the peer's first byte shows.
 
     One that `keeps_ends` tells also how a message that it drops begins and ends, for connections
-    that wait for answers.
+    that wait for answers. Lines with `only_json` end at the first one that is none, for sockets.
     """
     # Imported where they are asked for: nearly every daemon starts with headers.
     if name == "ndjson":
         from duet_rpc.wire.framing.line import LineFraming
 
-        return LineFraming(max_message_bytes=max_message_bytes, keeps_ends=keeps_ends)
+        return LineFraming(
+            max_message_bytes=max_message_bytes, keeps_ends=keeps_ends, only_json=only_json
+        )
     if name == "auto":
         from duet_rpc.wire.framing.auto import AutoFraming
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from duet_rpc.errors import ParseError
 from duet_rpc.wire.framing.frames import (
     BLANKS,
     END,
@@ -17,15 +18,28 @@ from duet_rpc.wire.framing.frames import (
     oversize,
 )
 
+_JSON_BEGINS = (b"{", b"[")
+
 
 class LineFraming:
-    """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing."""
+    """One message a line: NDJSON, and MCP over stdio. Blank lines mean nothing.
+
+    With `only_json` the first line that does not begin like JSON loses the boundary. It is for
+    sockets, where a web page can make a browser POST any text: line by line, the HTTP headers
+    would be so many parse errors, and a line of the body would run. (A framing with headers needs
+    no such care: a request line is no header, and that alone loses the boundary.)
+    """
 
     def __init__(
-        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, keeps_ends: bool = False
+        self,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        keeps_ends: bool = False,
+        only_json: bool = False,
     ) -> None:
         self._max_message_bytes = max_message_bytes
         self._keeps_ends = keeps_ends
+        self._only_json = only_json
         # A line that is dropped: how it ended so far, if that is to be told.
         self._dropped: Fault | None = None
         self._tail = b""
@@ -78,7 +92,7 @@ class LineFraming:
                 events.append(body)
         if rest:
             self._extend(rest, events)
-        return events
+        return _cut_at_noise(events) if self._only_json else events
 
     def _extend(self, piece: bytes, events: list[Event]) -> None:
         """Keep a part of a line, unless the line is being dropped or becomes too long by it."""
@@ -124,3 +138,13 @@ class LineFraming:
         expired = bool(self._line)
         self._line, self._dropping = bytearray(), self._dropping or expired
         return expired
+
+
+def _cut_at_noise(events: list[Event]) -> list[Event]:
+    """Let nothing out after the first line that is no JSON."""
+    for index, event in enumerate(events):
+        if not isinstance(event, Fault) and not event.startswith(_JSON_BEGINS):
+            detail = "a message is one line that holds a JSON object or array"
+            fault = Fault(error=ParseError(data={"detail": detail}), boundary_lost=True)
+            return [*events[:index], fault]
+    return events
