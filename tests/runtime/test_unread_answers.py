@@ -253,7 +253,7 @@ def test_a_late_frame_that_names_no_call_of_ours_ends_the_connection_only(
 ANONYMOUS = [
     b'{"jsonrpc":"2.0","result":"for whom"}',
     b'{"jsonrpc":"2.0","id":null,"result":"for whom"}',
-    b'{"jsonrpc":"2.0","id":null,"result":null,"error":null}',
+    b'{"jsonrpc":"2.0","id":null,"result":"for whom","error":null}',
     b'{"jsonrpc":"2.0","id":{"n":1},"result":"for whom"}',
     b'{"jsonrpc":"2.0","id":[1],"result":"for whom"}',
     b'{"jsonrpc":"2.0","id":true,"result":"for whom"}',
@@ -306,6 +306,8 @@ def test_a_result_without_a_usable_id_ends_none_of_several(face: Face, body: byt
         b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"of something else"}}',
         b'{"id":null,"error":{"code":-32600,"message":"of something else"}}',
         b'{"jsonrpc":"2.0","id":null}',
+        b'{"jsonrpc":"2.0","id":null,"result":null}',
+        b'{"jsonrpc":"2.0","id":null,"result":null,"error":null}',
         b'{"jsonrpc":"2.0","id":true,"method":"m","result":1}',
         b'{"jsonrpc":"2.0","id":"1","result":"under an id that is none of ours"}',
     ],

@@ -51,8 +51,11 @@ class Response(Struct, frozen=True, gc=False):
 
     @property
     def is_anonymous(self) -> bool:
-        """It is a result, and its id is null: an error may be so, of what could not be read."""
-        return self.id == NULL and self.error is None
+        """It is a result, and its id is null: an error may be so, of what could not be read.
+
+        Not if the result is null too: some servers answer notifications in that way.
+        """
+        return self.id == NULL and self.error is None and self.result != NULL
 
 
 class Invalid(Struct, frozen=True):
