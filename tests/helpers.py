@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from duet_rpc.context import Context, Peer, Reply
-from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job, Ledger
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
@@ -130,7 +130,7 @@ class Line:
         held: Iterable[str] = (),
         framing: Framing | None = None,
         ledger: Ledger | None = None,
-        closes_on_lost_boundary: bool = False,
+        **options: Any,
     ) -> None:
         self.log = Recorder()
         self.host = HandHost(held)
@@ -140,8 +140,7 @@ class Line:
             self.dispatcher,
             self.framing,
             self.host,
-            id="c1",
-            closes_on_lost_boundary=closes_on_lost_boundary,
+            ConnectionOptions(id="c1", **options),
         )
         self.host.connection = self.connection
         self._seen = 0

@@ -238,6 +238,59 @@ def test_the_checker_passes_what_is_in_order() -> None:
     assert violations(SOUND | good) == []
 
 
+# The engine's state has one owner: whoever else wants to change it calls a verb.
+OWNED_BY_ENGINE = frozenset({"connection", "calls", "dispatcher", "queue", "framing"})
+OWNERS = ("engine", "wire", "ledger")  # a ledger's connections are its database's
+
+
+def foreign_changes(module: str, source: str) -> Iterator[str]:
+    """Tell each assignment to a field of the engine's objects in a module that is no owner."""
+    if placed(module, OWNERS):
+        return
+
+    def is_owned(node: ast.AST) -> bool:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+        return name.lstrip("_") in OWNED_BY_ENGINE
+
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=value, ctx=ast.Store() | ast.Del()) if is_owned(value):
+                yield f"{module}:{node.lineno} changes {ast.unparse(node)}"
+            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[value, *_]) if is_owned(
+                value
+            ):
+                yield f"{module}:{node.lineno} changes {ast.unparse(value)}"
+
+
+def test_only_the_engine_changes_its_state() -> None:
+    modules = our_modules()
+    faults = [fault for path, text in modules.items() for fault in foreign_changes(path, text)]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "connection.closing = True",
+        "self.connection.congested = False",
+        "host.connection.calls.one_at_a_time = True",
+        "connection._queue.budget: Budget = budget",
+        "self._dispatcher.errors, x = 1, 2",
+        "self._calls.last_id += 1",
+        "del dispatcher.spent",
+        "later = lambda: setattr(connection, 'closing', True)",
+    ],
+)
+def test_the_checker_sees_a_change_from_outside(change: str) -> None:
+    assert len(list(foreign_changes("hosts.threads", change))) == 1
+    assert list(foreign_changes("engine.connection", change)) == []
+
+
+def test_the_checker_lets_everyone_keep_a_connection() -> None:
+    source = "self.connection = connection\nself._calls = connection.calls\nconnection.congest()"
+    assert list(foreign_changes("hosts.threads", source)) == []
+
+
 # Structs that the garbage collector does not see (`gc=False`) cost less. But a circle with one of
 # them in it is never freed: so each is listed here, with the reason why it can be in none.
 OUT_OF_THE_COLLECTORS_SIGHT = {

@@ -176,7 +176,7 @@ def run_on_uvloop(work: Coroutine[Any, Any, Any]) -> Any:
 
 def dispatch() -> driver.Answer:
     """A connection fed with whole messages: everything but framing and descriptors."""
-    from duet_rpc.engine.connection import Connection
+    from duet_rpc.engine.connection import Connection, ConnectionOptions
     from duet_rpc.engine.dispatch import Dispatcher
 
     dispatcher = Dispatcher(service, policy)
@@ -209,7 +209,7 @@ def dispatch() -> driver.Answer:
 
     framing: Any = Whole()
     host: Any = Host()
-    connection = Connection(dispatcher, framing, host, id="bench")
+    connection = Connection(dispatcher, framing, host, ConnectionOptions(id="bench"))
     receive = connection.receive
 
     def answer(data: bytes) -> bytes | None:

@@ -95,9 +95,12 @@ class Client:
         self._serves = service is not None
         self._one_at_a_time = not allow_concurrent_requests
         self._dispatcher = Dispatcher(
-            Service() if service is None else service, policy, log=log, shares_thread=True
+            Service() if service is None else service,
+            policy,
+            log=log,
+            errors=error_classes(errors),
+            shares_thread=True,
         )
-        self._dispatcher.errors = error_classes(errors)
         self._caller = Caller(self, timeout=timeout, retry=retry, errors=self._dispatcher.errors)
         self._timeout = timeout
         self._retry = retry
@@ -184,9 +187,9 @@ class Client:
                 self._framing, max_message_bytes=policy.max_message_bytes, keeps_ends=True
             ),
             id=f"client-{line.counted.connects}",
+            one_at_a_time=self._one_at_a_time,
             patience=self._timeout,
         )
-        host.connection.calls.one_at_a_time = self._one_at_a_time
         line.host = host
         if self._serves:
             line.serve_always(Reply(line, "", self._caller.expected(Any, None)))

@@ -158,7 +158,7 @@ def test_overloaded_says_when_to_come_back() -> None:
 
 def test_shutting_down() -> None:
     line = Line(EDITOR, specimen())
-    line.connection.closing = True
+    line.connection.close_down()
     assert refusal(line.send(request("echo", id=3))[0]) == (
         -32018,
         "Shutting down",

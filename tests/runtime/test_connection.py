@@ -3,6 +3,7 @@
 import gc
 import json
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -311,8 +312,8 @@ def test_a_deadline_is_answered_once_and_a_notification_never() -> None:
 # A full queue.
 
 
-def full(policy: Policy = ONE, **limits: int) -> Line:
-    sender = line(replace(policy, **limits))
+def full(policy: Policy = ONE, last_words: Iterable[str] = (), **limits: int) -> Line:
+    sender = line(replace(policy, **limits), last_words=frozenset(last_words))
     sender.send(request("work", id=0), request("work", id=1), request("work", id=2))
     return sender
 
@@ -361,8 +362,7 @@ def test_queued_bytes_count_as_well() -> None:
 
 def test_connections_may_share_one_budget_of_bytes() -> None:
     budget = Budget(300)
-    first, second = line(ONE), line(ONE)
-    first.connection.queue.budget = second.connection.queue.budget = budget
+    first, second = line(ONE, budget=budget), line(ONE, budget=budget)
     first.send(request("work", id=0), request("work", ["x" * 300], id=1))
     assert budget.used > 300 and first.connection.full
     # What can start at once needs no room.
@@ -385,11 +385,10 @@ def test_connections_may_share_one_budget_of_bytes() -> None:
 
 def test_while_the_peer_does_not_read_nothing_is_started() -> None:
     one = line(ONE)
-    one.connection.congested = True
+    one.connection.congest()
     assert one.send(request("quick", id=1)) == []
     assert not one.connection.wants_data
-    one.connection.congested = False
-    one.connection.go_on()
+    one.connection.relieve()
     assert ids(one.answers()) == [1]
 
 
@@ -399,12 +398,11 @@ def test_congestion_in_the_middle_stops_the_straight_line() -> None:
 
     def write_and_congest(data: Frame) -> None:
         write(data)
-        one.connection.congested = True
+        one.connection.congest()
 
     one.host.write = write_and_congest  # type: ignore[method-assign]
     assert ids(one.send(Wire(frame(request("quick", id=1)) + frame(request("quick", id=2))))) == [1]
-    one.connection.congested = False
-    one.connection.go_on()
+    one.connection.relieve()
     assert ids(one.answers()) == [2]
 
 
@@ -731,11 +729,11 @@ def test_large_params_may_nest_as_deep_as_others(depth: int) -> None:
 def test_while_the_connection_is_lent_nothing_starts_but_cancellations_get_through() -> None:
     one = line(ONE)
     one.send(request("work", id=1))
-    one.connection.lent = True
+    one.connection.lend()
     assert one.send(request("quick", id=2), b"{") == []
     assert cancelled(one.send(cancel(1)), 1)
     assert cancelled(one.send(cancel(2)), 2)
-    one.connection.lent = False
+    one.connection.take_back()
     assert ids(one.release()) == [None]
 
 
@@ -750,7 +748,7 @@ def put_down(sender: Line) -> None:
     """Let the reader have the connection back when it asks."""
 
     def reclaim() -> None:
-        sender.connection.lent = False
+        sender.connection.take_back()
 
     sender.host.reclaim = reclaim  # type: ignore[method-assign]
 
@@ -860,7 +858,7 @@ def test_an_answer_settles_its_call_while_the_connection_is_lent() -> None:
     waiter = Waiting()
     call = one.connection.calls.send("ask", None, waiter)
     one.connection.flush()
-    one.connection.lent = True
+    one.connection.lend()
     one.send(b'{"jsonrpc":"2.0","id":%d,"error":{"code":7,"message":"no"}}' % call)
     ((_, error),) = waiter.settled
     assert isinstance(error, RpcError) and error.code == 7
@@ -1086,10 +1084,8 @@ def test_on_the_way_out_what_has_arrived_is_refused_too() -> None:
 
 
 def test_last_words_are_served_on_the_way_out() -> None:
-    one = line(ONE)
     heard: list[str] = []
-    one.connection.last_words = frozenset({"exit"})
-    one.connection.on_last_words = heard.append
+    one = line(ONE, last_words=frozenset({"exit"}), on_last_words=heard.append)
     one.send(request("work", id=1), request("exit", id=2), notification("exit"))
     assert heard == ["exit", "exit"]
     one.send(request("exit", [1], id=3))
@@ -1102,8 +1098,7 @@ def test_last_words_are_served_on_the_way_out() -> None:
 
 
 def test_last_words_have_room_in_a_full_queue() -> None:
-    sender = full(max_queued=2)
-    sender.connection.last_words = frozenset({"exit"})
+    sender = full(max_queued=2, last_words=["exit"])
     sender.connection.refuse()
     assert sender.send(request("exit", id=9)) == []
     assert ids(sender.release_all()) == [0, 1, 2, 9]
@@ -1190,8 +1185,8 @@ def test_a_request_in_the_straight_line_can_be_cancelled(id: int, answers: list[
 def test_a_cancellation_while_a_long_request_is_lent_finds_nothing_in_the_straight_line() -> None:
     one = line(ONE)
     one.send(request("quick", id=1), request("work", id=2))
-    one.connection.lent = True
+    one.connection.lend()
     assert one.send(cancel(1)) == []
-    one.connection.lent = False
+    one.connection.take_back()
     assert ids(one.release()) == [2]
     assert ids(one.send(request("quick", id=3))) == [3]

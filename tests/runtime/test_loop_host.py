@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from duet_rpc import Service
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
@@ -20,7 +21,11 @@ async def test_whoever_reads_for_the_loop_does_not_wait_for_input() -> None:
     channel = Channel(reading, writing)
     workers = Workers()
     host = LoopHost(
-        channel, Dispatcher(Service(), SPEC), HeaderFraming(), workers=workers, id="one"
+        channel,
+        Dispatcher(Service(), SPEC),
+        HeaderFraming(),
+        ConnectionOptions(id="one"),
+        workers=workers,
     )
     loop = asyncio.get_running_loop()
     try:

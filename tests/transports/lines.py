@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
@@ -236,8 +237,8 @@ def over_socketpair(tmp_path: Path) -> Iterator[Raw]:
             Channel.over(theirs),
             Dispatcher(served.service, SPEC),
             HeaderFraming(),
+            ConnectionOptions(id="pair"),
             workers=workers,
-            id="pair",
         )
         host.begin()
         return host

@@ -18,6 +18,7 @@ from duet_rpc.context import Context
 from duet_rpc.context import Reply as PeerReply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import set_deadline
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import ConnectionLost, DeadlineExceeded, UsageError
@@ -42,15 +43,19 @@ class BlockingHost(ThreadHost):
         framing: Framing,
         *,
         id: str,
+        one_at_a_time: bool,
         patience: float | None,
     ) -> None:
         super().__init__(
             link.channel,
             dispatcher,
             framing,
-            id=id,
-            closes_on_lost_boundary=link.is_network,
-            answers_faults=False,
+            ConnectionOptions(
+                id=id,
+                closes_on_lost_boundary=link.is_network,
+                answers_faults=False,
+                one_at_a_time=one_at_a_time,
+            ),
         )
         self.retired = False
         self.lost_by: Exception | None = None

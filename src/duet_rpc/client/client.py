@@ -27,7 +27,8 @@ from duet_rpc.client.core import (
 )
 from duet_rpc.client.proxies import make_proxy
 from duet_rpc.client.stats import ClientStats
-from duet_rpc.engine.calls import JOIN, UNMATCHED, encode_params
+from duet_rpc.engine.calls import JOIN, encode_params
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import (
@@ -159,10 +160,13 @@ class Client:
         self._framing = framing
         self._one_at_a_time = not allow_concurrent_requests
         self._dispatcher = Dispatcher(
-            Service() if service is None else service, policy, log=log, shares_thread=True
+            Service() if service is None else service,
+            policy,
+            log=log,
+            errors=error_classes(errors),
+            shares_thread=True,
         )
         self._workers = Workers()
-        self._dispatcher.errors = error_classes(errors)
         self._caller = Caller(self, timeout=timeout, retry=retry, errors=self._dispatcher.errors)
         self._usual = self._caller.usual
         self._timeout = timeout
@@ -270,15 +274,17 @@ class Client:
             make_framing(
                 self._framing, max_message_bytes=policy.max_message_bytes, keeps_ends=True
             ),
+            ConnectionOptions(
+                id=f"client-{self._counted.connects}",
+                closes_on_lost_boundary=link.is_network,
+                answers_faults=False,
+                one_at_a_time=self._one_at_a_time,
+            ),
             workers=self._workers,
-            id=f"client-{self._counted.connects}",
-            closes_on_lost_boundary=link.is_network,
-            answers_faults=False,
             lingers=False,
             loss=link.loss,
             on_end=lambda host: self._ended(host, link),
         )
-        self._host.connection.calls.one_at_a_time = self._one_at_a_time
         self._calls = self._host.connection.calls
         self._marks.clear()
         self._marked = _NEVER
@@ -675,9 +681,7 @@ class Client:
         """The call was cancelled, and its end came before the cancellation could be sent."""
         self._counted.cancelled += 1
         if self._host is not None and not isinstance(error, ConnectionLost):
-            connection = self._host.connection
-            connection.unmatched_answers += 1
-            connection.note("warn", UNMATCHED, None, b"%d" % reply.id)
+            self._calls.drop_late(reply.id)
 
     def _progressed(self, reply: _Reply, value: Any) -> None:
         expected = reply.expected

@@ -160,8 +160,8 @@ class _Held(Struct, gc=False):
 class Calls:
     """The open calls of one connection."""
 
-    def __init__(self, wire: Wire, line: Line) -> None:
-        self.one_at_a_time = False
+    def __init__(self, wire: Wire, line: Line, one_at_a_time: bool = False) -> None:
+        self.one_at_a_time = one_at_a_time
         """Send a call only when no other waits for its answer."""
         self.open: dict[int, Waiter] = {}
         """By id, oldest first."""
@@ -371,6 +371,11 @@ class Calls:
             if error is not None and error.reason in _ABOUT_NOTIFICATIONS:
                 text, reason = REFUSED, error.reason
         self._wire.note("warn", text, None, response.id, reason=reason, error=error)
+
+    def drop_late(self, id: int) -> None:
+        """Count an answer whose call was given up while it came."""
+        self._wire.unmatched_answers += 1
+        self._wire.note("warn", UNMATCHED, None, b"%d" % id)
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """End a call whose answer cannot be understood; False if nobody waits for it."""

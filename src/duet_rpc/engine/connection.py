@@ -21,7 +21,7 @@ from msgspec import Raw, Struct
 from duet_rpc.context import Context, Peer
 from duet_rpc.engine.calls import CANCEL, JOIN, PROGRESS, Calls
 from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
-from duet_rpc.engine.queue import BatchAnswers, Place, RequestQueue, Waiting
+from duet_rpc.engine.queue import BatchAnswers, Budget, Place, RequestQueue, Waiting
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -55,7 +55,7 @@ class Host(Protocol):
     """What moves bytes and runs handlers for a connection."""
 
     def write(self, data: Frame) -> None:
-        """Send, or keep until the peer reads; sets `connection.congested` when too much is kept."""
+        """Send, or keep until the peer reads; calls `congest` when too much is kept."""
         ...
 
     def write_own(self, data: Frame) -> None:
@@ -83,6 +83,23 @@ class Host(Protocol):
     def behind(self) -> bool:
         """The peer has not taken what we sent; calls of our own wait."""
         ...
+
+
+class ConnectionOptions(Struct, frozen=True, kw_only=True):
+    """What one connection is told when it is made, on whatever host."""
+
+    id: str
+    principal: str = "local"
+    closes_on_lost_boundary: bool = False
+    answers_faults: bool = True
+    one_at_a_time: bool = False
+    """Send a call of ours only when no other waits for its answer."""
+    budget: Budget | None = None
+    """Of queued bytes, shared with other connections."""
+    last_words: frozenset[str] = frozenset()
+    """Methods that are served also on the way out, and in a full queue: they ask for the end."""
+    on_last_words: Callable[[str], None] = lambda method: None
+    """Told when one of them has to wait behind others."""
 
 
 class Stats:
@@ -136,7 +153,9 @@ class Connection:
         "_in_line",
         "_join",
         "_last_was_broken",
+        "_last_words",
         "_limit",
+        "_on_last_words",
         "_open_calls",
         "_out",
         "_own",
@@ -153,12 +172,9 @@ class Connection:
         "finished",
         "framing",
         "id",
-        "last_words",
         "lent",
         "max_depth",
-        "on_last_words",
         "principal",
-        "queue",
         "refusing",
         "send_own",
         "stats",
@@ -170,48 +186,42 @@ class Connection:
         dispatcher: Dispatcher,
         framing: Framing,
         host: Host,
-        *,
-        id: str,
-        principal: str = "local",
-        closes_on_lost_boundary: bool = False,
-        answers_faults: bool = True,
+        options: ConnectionOptions,
     ) -> None:
         policy = dispatcher.policy
         self.dispatcher = dispatcher
         self.framing = framing
-        self.id = id
-        self.principal = principal
+        self.id = options.id
+        self.principal = options.principal
         self.stats = Stats()
         self.unmatched_answers = 0
         """Answers that no open call was waiting for: late, repeated, or never asked for."""
         self.max_depth = policy.max_depth
         self.congested = False
-        """Set by the host while the peer does not read; nothing is started meanwhile."""
+        """Backpressure: the peer does not read; nothing is started meanwhile. See `congest`."""
         self.broken = False
         """The boundary between frames is lost on a socket: answer, then close."""
         self.refusing = False
         """The queue is full and nothing moves: what comes is answered `overloaded`."""
         self.closing = False
-        """Set on the way out: what has not been started is answered `shutting-down`."""
-        self.last_words: frozenset[str] = frozenset()
-        """Methods that are served also then, and in a full queue: they ask for the end."""
-        self.on_last_words: Callable[[str], None] = lambda method: None
-        """Told when one of them has to wait behind others."""
+        """On the way out: what has not been started is answered `shutting-down`."""
         self.finished = 0
         """How many handlers have ended; the host sees by it whether anything moves."""
         self.baton: list[bytes | bytearray | None] = []
         """Lies here while a handler runs inline: what is being answered, if in a straight line."""
         self.lent = False
-        """Set by whoever holds the baton while a handler runs inline on another thread."""
+        """A handler runs inline on another thread than the one that reads. See `lend`."""
         self._host = host
         self._policy = policy
         self._limit = policy.max_in_flight
         self._join = 1 if policy.max_in_flight == 1 else JOIN
-        self._closes_on_lost_boundary = closes_on_lost_boundary
-        self._answers_faults = answers_faults
+        self._closes_on_lost_boundary = options.closes_on_lost_boundary
+        self._answers_faults = options.answers_faults
+        self._last_words = options.last_words
+        self._on_last_words = options.on_last_words
         self._arrived: deque[bytes | bytearray | Fault] = deque()
-        self.queue = self._queue = RequestQueue(policy.max_queued, policy.max_queued_bytes)
-        self._waiting = self.queue.waiting
+        self._queue = RequestQueue(policy.max_queued, policy.max_queued_bytes, options.budget)
+        self._waiting = self._queue.waiting
         self._active = 0
         self._waits: dict[Context, int] = {}
         """The handlers that are paused: how many answers of the peer each of them waits for."""
@@ -220,7 +230,7 @@ class Connection:
         self._own: list[Frame] = []
         self.send_own = self._own.append
         """Have something sent that answers nobody, with the next flush; `_out` was there before."""
-        self.calls = Calls(self, host)
+        self.calls = Calls(self, host, options.one_at_a_time)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
         self._in_line: bytes | bytearray | None = None
@@ -258,6 +268,29 @@ class Connection:
     def wants_data(self) -> bool:
         """Whether the host should read on."""
         return not (self.congested or self.broken or (self._arrived and not self.refusing))
+
+    # What the host tells.
+
+    def congest(self) -> None:
+        """Too much waits for a peer that does not read: start nothing until `relieve`."""
+        self.congested = True
+
+    def relieve(self) -> None:
+        """The peer has read: go on."""
+        self.congested = False
+        self.go_on()
+
+    def lend(self) -> None:
+        """The thread that reads is kept by a handler: until `take_back`, start nothing."""
+        self.lent = True
+
+    def take_back(self) -> None:
+        """The thread that reads has the connection again."""
+        self.lent = False
+
+    def close_down(self) -> None:
+        """From now on answer what has not been started `shutting-down`."""
+        self.closing = True
 
     # Bytes in.
 
@@ -353,7 +386,7 @@ class Connection:
                 self.stats.requests += count
                 self._last_was_broken = False
             if self.dispatcher.spent is not None and not self._host.behind:
-                self.dispatcher.spent = None
+                self.dispatcher.drop_spent()
 
     def _reclaim(self, body: bytes | bytearray | Fault, answer: bytes | None) -> None:
         """Go on after somebody has read in our place while a handler ran in the straight line."""
@@ -390,7 +423,7 @@ class Connection:
             self._in_line = self.baton.pop()
         except IndexError:
             return False
-        self.lent = True
+        self.lend()
         return True
 
     def _work_while_lent(self) -> None:
@@ -555,8 +588,8 @@ class Connection:
                 if message.params is not None and AGE in message.params:
                     waiting.read_at = self.dispatcher.now()
                 self._queue.append(waiting)
-                if message.method in self.last_words:
-                    self.on_last_words(message.method)
+                if message.method in self._last_words:
+                    self._on_last_words(message.method)
 
     def _fail_call(self, id: bytes, place: Place) -> bool:
         """End the call of an answer that is none; False if no one waits for it."""
@@ -566,7 +599,7 @@ class Connection:
 
     def _register(self, message: Request | Notification, waiting: Waiting) -> RpcError | None:
         """Note that an id is in flight; say why it may not be."""
-        last_words = message.method in self.last_words
+        last_words = message.method in self._last_words
         if self.closing and not last_words:
             return ShuttingDown()
         if self.full and not last_words:
@@ -590,7 +623,7 @@ class Connection:
             self._send_answer(waiting.answer, place)
             return
         try:
-            if self.closing and message.method not in self.last_words:
+            if self.closing and message.method not in self._last_words:
                 raise ShuttingDown()
             job = self.dispatcher.prepare(
                 message, self._host.peer, self.id, self.principal, waiting.read_at
@@ -688,13 +721,13 @@ class Connection:
 
     def refuse_queued(self) -> None:
         """Answer everything that has not been started: we are shutting down."""
-        self.closing = True
+        self.close_down()
         while self._arrived:
             self._take(self._arrived.popleft(), may_start=False)
         while self._waiting:
             waiting = self._queue.popleft()
             message = waiting.message
-            if message is None or message.method not in self.last_words:
+            if message is None or message.method not in self._last_words:
                 self._start(waiting)  # which starts nothing any more
             else:
                 self._speak_last(message, waiting)

@@ -188,13 +188,14 @@ class Dispatcher:
         *,
         ledger: Ledger | None = None,
         log: Log | None = None,
+        errors: ErrorClasses | None = None,
         shares_thread: bool = False,
     ) -> None:
         self._shares_thread = shares_thread
         """Several connections are read on one thread: only what is declared inline runs there."""
         self.service = service
         self.policy = policy
-        self.errors = ErrorClasses(service)
+        self.errors = ErrorClasses(service) if errors is None else errors
         """What the errors are raised in that a peer answers to the calls of handlers."""
         self.log: Log = log if log is not None else Silence()
         self._ledger = ledger
@@ -444,6 +445,10 @@ class Dispatcher:
     def keep(self, message: Any) -> None:
         """Keep a large message until its answer has gone, instead of the one before."""
         self.spent = message
+
+    def drop_spent(self) -> None:
+        """The answer has gone: free the message."""
+        self.spent = None
 
     def notified(self, message: Any, connection_id: str) -> bytes | None:
         """Run a notification; nothing is answered. None if the long way has to refuse it."""

@@ -63,8 +63,8 @@ class Budget:
 class RequestQueue:
     """Requests that wait for room, oldest first."""
 
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
-        self.budget: Budget | None = None
+    def __init__(self, max_requests: int, max_bytes: int, budget: Budget | None = None) -> None:
+        self.budget = budget
         """Shared with other connections of a server that has several."""
         self._max_requests = max_requests
         self._max_bytes = max_bytes

@@ -21,6 +21,7 @@ from typing import Any
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import LONG, CallClock, set_deadline
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import CallTimeout, ConnectionLost, DeadlineExceeded, UsageError, in_class
@@ -50,27 +51,16 @@ class LoopHost:
         channel: Channel,
         dispatcher: Dispatcher,
         framing: Framing,
+        options: ConnectionOptions,
         *,
         workers: Workers,
-        id: str,
-        principal: str = "local",
-        closes_on_lost_boundary: bool = False,
-        answers_faults: bool = True,
         lingers: bool = True,
         lock: "threading.RLock | None" = None,
         loss: Callable[[], Exception] = lambda: ConnectionLost("the peer closed the connection"),
         on_end: Callable[["LoopHost"], None] = lambda host: None,
     ) -> None:
         self.channel = channel
-        self.connection = connection_class()(
-            dispatcher,
-            framing,
-            self,
-            id=id,
-            principal=principal,
-            closes_on_lost_boundary=closes_on_lost_boundary,
-            answers_faults=answers_faults,
-        )
+        self.connection = connection_class()(dispatcher, framing, self, options)
         self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes)
         self.input_ended = False
         self.reads = True
@@ -161,7 +151,7 @@ class LoopHost:
             return  # the descriptor may be somebody else's by now
         self.outbox.put(data)
         if self.outbox.over:
-            self.connection.congested = True
+            self.connection.congest()
         if self.outbox.size:
             self._fall_behind()
 
@@ -404,10 +394,10 @@ class LoopHost:
             yield False
             return
         try:
-            self.connection.lent = True
+            self.connection.lend()
             yield True
         finally:
-            self.connection.lent = False
+            self.connection.take_back()
             self.lock.release()
 
     def _catch_up(self) -> None:
@@ -439,7 +429,7 @@ class LoopHost:
             if not self.outbox.size:
                 self._writing = self.behind = False
                 self._loop.remove_writer(self.channel.write_fd)
-                self.connection.dispatcher.spent = None
+                self.connection.dispatcher.drop_spent()
             self.connection.calls.release_held()
             self._arrange()
 
@@ -447,8 +437,7 @@ class LoopHost:
         """Send what was kept, as far as the peer reads; go on if that made room."""
         self.outbox.flush()
         if self.connection.congested and not self.outbox.over:
-            self.connection.congested = False
-            self.connection.go_on()
+            self.connection.relieve()
 
     def _arrange(self) -> None:
         """Read on, or not; notice the end."""

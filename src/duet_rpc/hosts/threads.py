@@ -20,6 +20,7 @@ from typing import Any
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import LONG, CallClock, set_deadline
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import CallTimeout, ConnectionLost, TransportError, UsageError, in_class
@@ -52,22 +53,10 @@ class ThreadHost:
         channel: Channel,
         dispatcher: Dispatcher,
         framing: Framing,
-        *,
-        id: str = "stdio",
-        principal: str = "local",
-        closes_on_lost_boundary: bool = False,
-        answers_faults: bool = True,
+        options: ConnectionOptions,
     ) -> None:
         self.channel = channel
-        self.connection = connection_class()(
-            dispatcher,
-            framing,
-            self,
-            id=id,
-            principal=principal,
-            closes_on_lost_boundary=closes_on_lost_boundary,
-            answers_faults=answers_faults,
-        )
+        self.connection = connection_class()(dispatcher, framing, self, options)
         self.turns = 0
         """Counts the times that something came; a stand-in sees by it whether we move."""
         self.input_ended = False
@@ -80,7 +69,9 @@ class ThreadHost:
         self._log = dispatcher.log
         self.logger = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
-        self.outbox = Outbox(channel.send, dispatcher.policy.max_output_bytes, self._congest)
+        self.outbox = Outbox(
+            channel.send, dispatcher.policy.max_output_bytes, self.connection.congest
+        )
         self.write: Callable[[Frame], None] = self.outbox.put
         """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
         self._mail: deque[Callable[[], object]] = deque()
@@ -113,9 +104,6 @@ class ThreadHost:
         return ConnectionLost("the peer closed the connection")
 
     # For the connection.
-
-    def _congest(self) -> None:
-        self.connection.congested = True
 
     def write_own(self, data: Frame) -> None:
         """Send a call of ours, as far as the peer takes it now."""
@@ -256,10 +244,9 @@ class ThreadHost:
         """Send what was kept, as far as the peer reads; go on if that made room."""
         self.outbox.flush()
         if not self.outbox.size:
-            self.connection.dispatcher.spent = None
+            self.connection.dispatcher.drop_spent()
         if self.connection.congested and not self.outbox.over:
-            self.connection.congested = False
-            self.connection.go_on()
+            self.connection.relieve()
         self.connection.calls.release_held()
 
     def _readable(self) -> None:
@@ -421,7 +408,7 @@ class StandIn:
                 host._log.failure("reading failed", OwnFault(error), connection_id=connection.id)
                 time.sleep(self.TICK)
             self._check_deadline()
-        connection.lent = False
+        connection.take_back()
         self._wanted_back = False
         self._put_down.release()
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import UsageError
 from duet_rpc.hosts.threads import MAX_NESTED, StandIn, ThreadHost
@@ -208,25 +208,24 @@ def run_daemon(
     if os.isatty(channel.read_fd):
         logs.note("info", "waiting for messages from this terminal; Ctrl-D ends")
 
-    def rule(connection: Connection) -> None:
-        """Let the messages that ask for the end start its clock also when they have to wait."""
-        connection.last_words = frozenset(name for name in LAST_WORDS if name not in service)
-        connection.on_last_words = life.end
-        life.on_stop = lambda: setattr(connection, "closing", True)
-
+    # The messages that ask for the end start its clock also when they have to wait.
+    options = ConnectionOptions(
+        id="stdio",
+        last_words=frozenset(name for name in LAST_WORDS if name not in service),
+        on_last_words=life.end,
+    )
     # A deadline has to be told while its handler runs, for which a loop has the timers.
     needs_loop = any(method.is_async or method.timeout is not None for method in full)
     sequential = policy.max_in_flight == 1 and not needs_loop
     try:
         if sequential:
             channel.keeps_memory = True
-            host = ThreadHost(channel, dispatcher, frames)
-            rule(host.connection)
+            host = ThreadHost(channel, dispatcher, frames, options)
             _serve_on_threads(host, life, on_start)
         else:
             from duet_rpc.server.loop_daemon import serve_on_loop
 
-            serve_on_loop(channel, dispatcher, frames, logs, life, rule, on_start)
+            serve_on_loop(channel, dispatcher, frames, options, logs, life, on_start)
     except Exception as error:  # a fault of our own, not of a handler's
         logs.failure("the daemon cannot go on", OwnFault(error))
         logs.flush(0.5)
@@ -294,6 +293,7 @@ def signal_name(number: int) -> str:
 
 def _serve_on_threads(host: ThreadHost, life: Life, on_start: Callable[[DaemonHost], None]) -> None:
     connection = host.connection
+    life.on_stop = connection.close_down
 
     def end_by_signal(number: int) -> None:
         if number in SIGNALS:
@@ -303,7 +303,7 @@ def _serve_on_threads(host: ThreadHost, life: Life, on_start: Callable[[DaemonHo
         if host.input_ended:
             life.end("end of input")
         if life.drained:
-            connection.closing = True
+            connection.close_down()
             if connection.lent:
                 connection.refuse_queued()
         life.check()
@@ -334,6 +334,6 @@ def _linger(host: ThreadHost, life: Life) -> None:
     """Stay for a moment, refusing what comes, until the peer has closed or the time is over."""
     until = time.monotonic() + LINGER
     host.reads = True
-    host.connection.closing = True
+    host.connection.close_down()
     while life.lingers and not host.input_ended and time.monotonic() < until:
         host.turn(until - time.monotonic())

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TypedDict
 
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
@@ -190,7 +191,7 @@ class Listener:
             if left <= 0:
                 break
             if left <= _LAST_CHANCE:
-                connection.closing = True
+                connection.close_down()
                 host.on_loop(connection.refuse_queued)
             # A handler that waits for its peer goes on only if we read on.
             host.resume_reading() if connection.calls.open else host.stop_reading()
@@ -202,7 +203,7 @@ class Listener:
     def _retire(self, id: str) -> None:
         """Read no more from a connection; it closes when everything is answered."""
         host = self.hosts[id]
-        host.connection.closing = True
+        host.connection.close_down()
         host.input_ended = True
 
     # Connections come and go.
@@ -245,17 +246,19 @@ class Listener:
             channel,
             self._dispatcher,
             self._framing(),
+            ConnectionOptions(
+                id=id,
+                principal=principal,
+                closes_on_lost_boundary=True,
+                budget=self._budget,
+                last_words=self._last_words,
+            ),
             workers=self._workers,
-            id=id,
-            principal=principal,
-            closes_on_lost_boundary=True,
             lock=self._lock,
             on_end=self._left,
         )
         if self._watch is not None:
             host.on_traffic = self._watch.call
-        host.connection.queue.budget = self._budget
-        host.connection.last_words = self._last_words
         self.hosts[id] = host
         self._logs.note("info", "connected", connection_id=id, principal=principal)
         host.begin()

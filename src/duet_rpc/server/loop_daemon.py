@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.watch import LoopWatch
@@ -27,9 +27,9 @@ def serve_on_loop(
     channel: Channel,
     dispatcher: Dispatcher,
     framing: Framing,
+    options: ConnectionOptions,
     logs: Logs,
     life: Life,
-    rule: Callable[[Connection], None],
     on_start: Callable[[DaemonHost], None],
 ) -> None:
     """Serve one connection until the end; returns when everything is answered."""
@@ -42,13 +42,13 @@ def serve_on_loop(
             channel,
             dispatcher,
             framing,
+            options,
             workers=workers,
-            id="stdio",
             on_end=lambda host: life.end(
                 "end of input" if host.input_ended else "the peer is gone"
             ),
         )
-        rule(host.connection)
+        life.on_stop = host.connection.close_down
         await _live(host, life, logs, on_start)
         workers.close()
 
@@ -83,7 +83,7 @@ async def _live(
     if not connection.idle:
         life.cut_off()
     if life.lingers:
-        connection.closing = True
+        connection.close_down()
         host.resume_reading()
         await _linger(host, life)
     host.close()
@@ -157,7 +157,7 @@ class Watch(LoopWatch):
             if self.has_traffic():
                 self.stand_in(seen)
             if life.drained:
-                host.connection.closing = True
+                host.connection.close_down()
                 if host.lock.acquire(timeout=self.TICK):
                     try:
                         if not host.closed:
