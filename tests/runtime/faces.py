@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from duet_rpc import Client, Service, blocking, testing
-from duet_rpc.client.core import Item
+from duet_rpc.client.batch import BatchItem
 from duet_rpc.client.stats import ClientStats
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.testing.memory import loop_in_thread
@@ -46,7 +46,7 @@ class Driver(Protocol):
         """Call without waiting for the answer."""
         ...
 
-    def batch(self, fill: Callable[[Any], list[Item]]) -> list[Item]:
+    def batch(self, fill: Callable[[Any], list[BatchItem[Any]]]) -> list[BatchItem[Any]]:
         """Send a batch, and return its items."""
         ...
 
@@ -100,13 +100,13 @@ class AsyncDriver:
     def begin(self, method: str, params: Any = None, **options: Any) -> Pending:
         return self.start(lambda client: client.call(method, params, **options))
 
-    def batch(self, fill: Callable[[Any], list[Item]]) -> list[Item]:
-        async def send(client: Client) -> list[Item]:
+    def batch(self, fill: Callable[[Any], list[BatchItem[Any]]]) -> list[BatchItem[Any]]:
+        async def send(client: Client) -> list[BatchItem[Any]]:
             async with client.batch() as batch:
                 items = fill(batch)
             return items
 
-        found: list[Item] = self.do(send)
+        found: list[BatchItem[Any]] = self.do(send)
         return found
 
     def call(self, method: str, params: Any = None, **options: Any) -> Any:
@@ -185,7 +185,7 @@ class BlockingDriver:
     def begin(self, method: str, params: Any = None, **options: Any) -> Pending:
         return self.start(lambda client: client.call(method, params, **options))
 
-    def batch(self, fill: Callable[[Any], list[Item]]) -> list[Item]:
+    def batch(self, fill: Callable[[Any], list[BatchItem[Any]]]) -> list[BatchItem[Any]]:
         with self.client.batch() as batch:
             items = fill(batch)
         return items

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from duet_rpc import Client, Context, Retry, Service, UsageError, command
-from duet_rpc.client.core import Item
+from duet_rpc.client.batch import BatchItem
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -232,7 +232,7 @@ def test_an_item_of_a_batch_is_as_old_as_when_it_is_sent(face: Face, first: Way)
     driver = opened(face, server, 2, reconnect=True)
     assert isinstance(first(driver), ConnectionLost)
 
-    def fill(batch: Any) -> list[Item]:
+    def fill(batch: Any) -> list[BatchItem[Any]]:
         items = [batch.command("pay", {}, key="k"), batch.command("pay", {}, key="z", age=1)]
         time.sleep(0.1)
         return items

@@ -176,7 +176,7 @@ def test_closing_sends_nothing_although_the_turn_of_a_call_has_come() -> None:
 
     server = Scripted(script)
     with Client(server, allow_concurrent_requests=False) as client:
-        usual = client._caller.usual
+        usual = client._usual
         replies = [client.request(name, None, usual) for name in ("first", "second")]
         assert answered.wait(PATIENCE)
     assert replies[0].result() is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Client, Context, Service
-from duet_rpc.client.client import _GRAIN
+from duet_rpc.client.timeouts import GRAIN
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded
 from duet_rpc.retry import Retry
 from duet_rpc.testing import Wire, connect, run
@@ -98,7 +98,7 @@ async def test_a_call_of_the_turn_in_which_older_ones_expire_has_its_own_time() 
 
         # The clock is finer than what the loop tells apart: these and the timer share a turn.
         for step in range(-9, 10):
-            loop.call_at(now() + 7.0 + _GRAIN + step * 1e-10, call)
+            loop.call_at(now() + 7.0 + GRAIN + step * 1e-10, call)
         await times_out(client.call("sleep", {"seconds": 1000}))
         await asyncio.sleep(LATE)
         for took in await asyncio.gather(*young):
@@ -111,11 +111,11 @@ async def test_calls_that_are_answered_leave_no_timers_behind() -> None:
     async with connect(SERVICE, timeout=3600.0) as client:
         for _ in range(3000):
             await client.call("sleep", {"seconds": 1})
-        assert len(client._marks) <= 3
+        assert len(client._timeouts.marks) <= 3
         patient = client.call("sleep", {"seconds": 4000}, timeout=None)
         for _ in range(3000):
             await client.call("sleep", {"seconds": 0.5})
-        assert len(client._marks) <= 3
+        assert len(client._timeouts.marks) <= 3
         patient.cancel()
         took = await times_out(client.call("sleep", {"seconds": 9999}))
         assert 3600 <= took <= 3600 + LATE

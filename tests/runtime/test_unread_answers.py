@@ -493,7 +493,7 @@ def test_calls_of_handlers(face: Face, method: str, setting: str) -> None:
 
 @pytest.mark.parametrize("policy", ["spec", "editor"])
 @pytest.mark.parametrize("framing", ["lsp", "ndjson", "auto"])
-def test_calls_of_handlers_in_a_daemon(framing: str, policy: str) -> None:
+def test_calls_of_handlers_in_a_daemon(framing: Any, policy: str) -> None:
     for setting in ("max_depth", "max_message_bytes"):
         server = (sys.executable, "-c", ASKING, framing, policy)
         with blocking.Client.spawn(

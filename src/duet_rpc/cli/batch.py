@@ -34,7 +34,7 @@ from duet_rpc.wire import surrogates
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
     from duet_rpc.cli.params import Sources
-    from duet_rpc.client.core import Item
+    from duet_rpc.client.batch import BatchItem
 
 SIZE = 100
 """Calls in one array. Servers have limits; the client sends smaller ones if they say so."""
@@ -169,7 +169,7 @@ class _Batch:
         methods = discovered.methods if discovered is not None else []
         return {method.name for method in methods if method.kind == "command"}
 
-    def _print(self, number: int, call: Call, item: "Item") -> None:
+    def _print(self, number: int, call: Call, item: "BatchItem[Any]") -> None:
         self._answered += 1
         error = item.error()
         key = None if call.key is UNSET else call.key
@@ -193,7 +193,9 @@ class _Batch:
             answer["result"] = Raw(surrogates.layout(item.result(), -1))
         self._output.value(surrogates.encode_value(answer))
 
-    def _said(self, call: Call, item: "Item", error: Exception | None, key: str | None) -> str:
+    def _said(
+        self, call: Call, item: "BatchItem[Any]", error: Exception | None, key: str | None
+    ) -> str:
         output = self._output
         if isinstance(error, DuetError):
             said = [output.alarming(headline(error))]
@@ -243,7 +245,7 @@ def _settle_key(call: Call, number: int) -> None:
 
 
 def _new_key() -> str:
-    from duet_rpc.client.core import new_key
+    from duet_rpc.client.attempts import new_key
 
     return new_key()
 

@@ -185,7 +185,7 @@ class _Call:
         """Call it, as a command if it is one."""
         from msgspec import Raw
 
-        from duet_rpc.client.core import in_ms, new_key
+        from duet_rpc.client.attempts import in_ms, new_key
         from duet_rpc.engine.calls import encode_params
         from duet_rpc.wire.params import RetryAge, add_metadata
 
@@ -277,7 +277,7 @@ def _retry_line(attempt: Attempt, failure: DuetError) -> str:
 
     A try that was refused before it began is none that a server could have to remember.
     """
-    from duet_rpc.client.core import NOT_BEGUN
+    from duet_rpc.client.attempts import NOT_BEGUN
 
     words = [without_password(word) for word in sys.argv[1:]]
     end = words.index("--") if "--" in words else len(words)

@@ -12,10 +12,9 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.client.core import Expected
-from duet_rpc.client.replies import Reply
-from duet_rpc.context import Context
-from duet_rpc.context import Reply as PeerReply
+from duet_rpc.client.options import Expected
+from duet_rpc.client.replies import ThreadReply
+from duet_rpc.context import Context, Reply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import set_deadline
 from duet_rpc.engine.connection import ConnectionOptions
@@ -41,22 +40,11 @@ class BlockingHost(ThreadHost):
         link: Link,
         dispatcher: Dispatcher,
         framing: Framing,
+        options: ConnectionOptions,
         *,
-        id: str,
-        one_at_a_time: bool,
         patience: float | None,
     ) -> None:
-        super().__init__(
-            link.channel,
-            dispatcher,
-            framing,
-            ConnectionOptions(
-                id=id,
-                closes_on_lost_boundary=link.is_network,
-                answers_faults=False,
-                one_at_a_time=one_at_a_time,
-            ),
-        )
+        super().__init__(link.channel, dispatcher, framing, options)
         self.retired = False
         self.lost_by: Exception | None = None
         self._line = line
@@ -183,23 +171,23 @@ class BlockingHost(ThreadHost):
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from a handler."""
-        reply = Reply(self._line, method, Expected(decoder(Any), self._patience))
+        reply = ThreadReply(self._line, method, Expected(decoder(Any), self._patience))
         if not self._line.notify(reply, encode_params(params), self):
             raise copy.copy(self.loss())
         reply.result()
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> PeerReply:
+    ) -> Reply:
         """Call the server from a handler."""
         errors = (self.connection.dispatcher.errors,)
         expected = Expected(decoder(returns), timeout, errors=errors)
-        reply = Reply(self._line, method, expected)
+        reply = ThreadReply(self._line, method, expected)
         if not self._line.request(reply, encode_params(params), self):
             raise copy.copy(self.loss())
         return _HandlersReply(self, ctx, reply)
 
-    def wait_outside(self, ctx: Context, reply: Reply) -> Any:
+    def wait_outside(self, ctx: Context, reply: ThreadReply) -> Any:
         """Wait for an answer; the handler gives up its slot meanwhile."""
         with self._line.lock:
             self.connection.pause_slot(ctx)
@@ -215,7 +203,7 @@ class BlockingHost(ThreadHost):
 class _HandlersReply:
     """A call from inside a handler."""
 
-    def __init__(self, host: BlockingHost, ctx: Context, reply: Reply) -> None:
+    def __init__(self, host: BlockingHost, ctx: Context, reply: ThreadReply) -> None:
         self._host = host
         self._ctx = ctx
         self._reply = reply

@@ -30,24 +30,21 @@ def command(method: F) -> F:
     return method
 
 
-class Client(Protocol):
-    """What a proxy needs of either client."""
+class Calling(Protocol):
+    """What a proxy needs of either client: how to call once, again if need be, under a key."""
 
-    def call(
-        self, method: str, params: Any = None, *, returns: Any = Any, errors: Any = None
-    ) -> Any:
+    @property
+    def call(self) -> Callable[..., Any]:
         """Call once."""
         ...
 
-    def query(
-        self, method: str, params: Any = None, *, returns: Any = Any, errors: Any = None
-    ) -> Any:
+    @property
+    def query(self) -> Callable[..., Any]:
         """Call, again if need be."""
         ...
 
-    def command(
-        self, method: str, params: Any = None, *, returns: Any = Any, errors: Any = None
-    ) -> Any:
+    @property
+    def command(self) -> Callable[..., Any]:
         """Call under a key."""
         ...
 
@@ -64,7 +61,7 @@ class _Proxy:
         raise AttributeError(f"{self._title} has no method {name}")
 
 
-def make_proxy(client: Client, interface: Any, name: str, errors: Any = None) -> Any:
+def make_proxy(client: Calling, interface: Any, name: str, errors: Any = None) -> Any:
     """Make the proxy of an interface, whose methods the server has under `name.`."""
     classes: ErrorClasses | None
     if isinstance(interface, Service):
@@ -114,7 +111,7 @@ def _awaited(hint: Any) -> Any:
 
 
 def _calling(
-    client: Client,
+    client: Calling,
     full_name: str,
     kind: Kind | None,
     parameters: list[str],
@@ -123,6 +120,7 @@ def _calling(
 ) -> Callable[..., Any]:
     send = {Kind.QUERY: client.query, Kind.COMMAND: client.command, None: client.call}[kind]
     returns = type(None) if returns is None else returns
+    options = {} if errors is None else {"errors": errors}
 
     def method(*args: Any, **kwargs: Any) -> Any:
         if len(args) > len(parameters):
@@ -135,7 +133,7 @@ def _calling(
                 raise TypeError(f"{full_name} was given {name} twice")
             params[name] = value
         params = {name: value for name, value in params.items() if value is not UNSET}
-        return send(full_name, params or None, returns=returns, errors=errors)
+        return send(full_name, params or None, returns=returns, **options)
 
     method.__name__ = full_name
     return method

@@ -18,8 +18,8 @@ from time import monotonic
 import msgspec
 
 from duet_rpc.client.blocking_host import BlockingHost
-from duet_rpc.client.core import Item
-from duet_rpc.client.replies import Gate, Reply
+from duet_rpc.client.replies import Gate, ThreadReply
+from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.stats import ClientStats
 from duet_rpc.engine.clocks import LONG
 from duet_rpc.engine.dispatch import Log
@@ -41,21 +41,21 @@ class Line:
         """Why there is no connection any more; None until one was lost."""
         self.closed = False
         self.counted = ClientStats()
-        self.leader: Reply | None = None
+        self.leader: ThreadReply | None = None
         """Whose thread reads for all, or is being woken to."""
         self.polled: BlockingHost | None = None
         """What the leader waits on, or is about to; its descriptors must stay open."""
-        self.waiting: dict[Reply, None] = {}
+        self.waiting: dict[ThreadReply, None] = {}
         """Those whose thread is at its gate, oldest first."""
         self.workers = Workers()
         self._log = log
         self._sends = False
         """Whoever holds the lock will send what is handed in before it lets go."""
-        self._handed_in: deque[Reply] = deque()
+        self._handed_in: deque[ThreadReply] = deque()
         self._patience: float | None = None
         """Milliseconds that the leader may wait this time."""
-        self._unsent: list[Reply] = []
-        self._always: Reply | None = None
+        self._unsent: list[ThreadReply] = []
+        self._always: ThreadReply | None = None
         self._endings: set[threading.Thread] = set()
         self.is_copy = False
         """We are in a forked child, and the connection is the parent's."""
@@ -72,7 +72,7 @@ class Line:
         self._endings = set()
         self._sends = False
 
-    def serve_always(self, always: Reply) -> None:
+    def serve_always(self, always: ThreadReply) -> None:
         """Serve the server's requests although no call waits: as if one always did."""
         self._always = always
         threading.Thread(
@@ -133,7 +133,7 @@ class Line:
             self._wake(next(iter(self.waiting)))
         self.host = None
         self.counted.lost += lost
-        self._count(self.counted, host)
+        self.counted.add(host.connection)
         host.retire()
 
     @property
@@ -142,14 +142,9 @@ class Line:
         with self.lock:
             stats = msgspec.structs.replace(self.counted)
             if self.host is not None:
-                self._count(stats, self.host)
+                stats.add(self.host.connection)
                 stats.pending = len(self.host.connection.calls.open)
             return stats
-
-    @staticmethod
-    def _count(stats: ClientStats, host: BlockingHost) -> None:
-        stats.unmatched_answers += host.connection.unmatched_answers
-        stats.faults += host.connection.stats.faults
 
     def too_late(self) -> CallTimeout:
         """Count a call that there was no connection for in time."""
@@ -159,7 +154,7 @@ class Line:
 
     # Sending, on the connection that is there, or on no other than `only`; False if it is not.
 
-    def ask(self, reply: Reply, params: bytes | None) -> bool:
+    def ask(self, reply: ThreadReply, params: bytes | None) -> bool:
         """Send one call and wait until it is settled."""
         try:
             if self._sends and self._hand_in(reply, params):
@@ -187,7 +182,7 @@ class Line:
             raise
         return True
 
-    def _hand_in(self, reply: Reply, params: bytes | None) -> bool:
+    def _hand_in(self, reply: ThreadReply, params: bytes | None) -> bool:
         """Leave a call to whoever holds the lock to send, and wait until it is settled.
 
         Threads that queue for the lock would cost several times as much as what they do with it.
@@ -208,7 +203,7 @@ class Line:
         self._wait(reply, None, passed_gate=True)
         return True
 
-    def _take_back(self, reply: Reply) -> None:
+    def _take_back(self, reply: ThreadReply) -> None:
         """Have a call not sent that was handed in, if it is not too late. The lock is held."""
         if reply in self._handed_in:
             self._handed_in.remove(reply)
@@ -240,43 +235,36 @@ class Line:
             self._interrupted("the sending of a call was interrupted")
             raise
 
-    def request(self, reply: Reply, params: bytes | None, only: BlockingHost | None = None) -> bool:
+    def request(
+        self, reply: ThreadReply, params: bytes | None, only: BlockingHost | None = None
+    ) -> bool:
         """Send one call."""
         return self._send(lambda host: self._request(host, reply, params, only is None), only)
 
     def _request(
-        self, host: BlockingHost, reply: Reply, params: bytes | None, in_turn: bool
+        self, host: BlockingHost, reply: ThreadReply, params: bytes | None, in_turn: bool
     ) -> None:
         calls = host.connection.calls
         if reply.expected.on_progress is not None:
             params = add_metadata(params, progress_token=calls.last_id + 1)
         reply.id = calls.send(reply.method, params, reply, in_turn=in_turn)
         reply.host = host
-        self.counted.calls += 1
 
-    def request_all(
-        self,
-        items: Sequence[Item],
-        replies: Sequence[Reply | None],
-        refused: Callable[[RpcError], None],
-    ) -> bool:
-        """Send items in one array; each that wants an answer has its reply."""
+    def send_array(self, calls: Sequence[ArrayCall], refuse: Callable[[RpcError], None]) -> bool:
+        """Send calls in one array; each that wants an answer has its reply."""
 
         def send(host: BlockingHost) -> None:
-            sent = [
-                (item.method, item.params, reply)
-                for item, reply in zip(items, replies, strict=True)
-            ]
-            ids = iter(host.connection.calls.send_batch(sent, refused))
-            for reply in replies:
+            ids = iter(host.connection.calls.send_batch(calls, refuse))
+            for _, _, reply in calls:
                 if reply is not None:
                     reply.host = host
                     reply.id = next(ids)
-                    self.counted.calls += 1
 
         return self._send(send, None)
 
-    def notify(self, reply: Reply, params: bytes | None, only: BlockingHost | None = None) -> bool:
+    def notify(
+        self, reply: ThreadReply, params: bytes | None, only: BlockingHost | None = None
+    ) -> bool:
         """Send a notification; the reply is settled when it is on its way."""
 
         def send(host: BlockingHost) -> None:
@@ -319,7 +307,7 @@ class Line:
     # Waiting. A thread leads, that is it reads for all, or it waits at its gate until its answer is
     # there or the lead is passed to it.
 
-    def wait(self, reply: Reply) -> None:
+    def wait(self, reply: ThreadReply) -> None:
         """Wait until a reply is settled; read for all as long as nobody else does."""
         try:
             with self.lock:
@@ -329,7 +317,9 @@ class Line:
             self._give_up(reply)
             raise
 
-    def _wait(self, reply: Reply, reads_on: BlockingHost | None, passed_gate: bool = False) -> None:
+    def _wait(
+        self, reply: ThreadReply, reads_on: BlockingHost | None, passed_gate: bool = False
+    ) -> None:
         """Lead on this host, or follow if it is None, until the reply is settled.
 
         Whoever has passed the gate already does not wait there again: it may have been opened to
@@ -358,7 +348,9 @@ class Line:
             with self.lock:
                 reads_on = self._go_on(reply)
 
-    def _go_on(self, reply: Reply, ready: list[tuple[int, int]] = NOTHING) -> BlockingHost | None:
+    def _go_on(
+        self, reply: ThreadReply, ready: list[tuple[int, int]] = NOTHING
+    ) -> BlockingHost | None:
         """Deal with what the leader has waited for; return what to read on for all from here.
 
         That is None if another thread reads, or if there is nothing more to wait for, or progress
@@ -402,14 +394,14 @@ class Line:
             self._interrupted("the reading of an answer was interrupted")
             raise
 
-    def _follow(self, reply: Reply) -> None:
+    def _follow(self, reply: ThreadReply) -> None:
         """Wait until the answer is there, we are to read, or the time is over."""
         assert reply.gate is not None, "made where the lead was refused"
         left = reply.deadline - monotonic()
         while left > 0 and not reply.gate.wait(min(left, LONG)):
             left = reply.deadline - monotonic()
 
-    def _leave(self, reply: Reply) -> None:
+    def _leave(self, reply: ThreadReply) -> None:
         """Wait and lead no more. If nobody leads now, one of those who wait does. Lock is held."""
         self.waiting.pop(reply, None)
         if self.leader is reply:
@@ -423,12 +415,12 @@ class Line:
             if not successor.done:
                 self.leader = successor
 
-    def _wake(self, reply: Reply) -> None:
+    def _wake(self, reply: ThreadReply) -> None:
         assert reply.gate is not None, "whoever waits has a gate"
         reply.gate.open()
         self.waiting.pop(reply, None)  # not before: Ctrl-C may come
 
-    def _give_up(self, reply: Reply) -> None:
+    def _give_up(self, reply: ThreadReply) -> None:
         """Wait no more after Ctrl-C, and also if it comes again: nobody else would read."""
         interruption: BaseException | None = None
         while True:
@@ -447,7 +439,7 @@ class Line:
         if interruption is not None:
             raise interruption
 
-    def _time_out(self, reply: Reply) -> None:
+    def _time_out(self, reply: ThreadReply) -> None:
         """End a call whose time is over. The lock is held."""
         if reply.done:
             return
@@ -456,7 +448,7 @@ class Line:
         reply.settle(None, reply.expected.too_late(reply.method, in_all=in_all))
         self._drop(reply)
 
-    def forget(self, reply: Reply) -> bool:
+    def forget(self, reply: ThreadReply) -> bool:
         """Wait no more for an answer, and tell the server; False if it is there."""
         with self.lock:
             if reply.done:
@@ -481,14 +473,14 @@ class Line:
             self.host.lost_by = ConnectionLost(text)
             self._end(self.host)
 
-    def _drop(self, reply: Reply) -> None:
+    def _drop(self, reply: ThreadReply) -> None:
         if reply in self._unsent:
             self._unsent.remove(reply)
         if self.host is not None:
             self.host.connection.calls.forget(reply.id, tell_peer=True)
             self._sent(self.host)
 
-    def _report_progress(self, reply: Reply) -> None:
+    def _report_progress(self, reply: ThreadReply) -> None:
         """Report the progress of a call to its caller, on the caller's own thread and in order."""
         on_progress = reply.expected.on_progress
         assert on_progress is not None, "only then is progress kept"

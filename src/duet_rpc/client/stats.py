@@ -1,6 +1,11 @@
 """What happened to the calls of a client, counted."""
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from duet_rpc.engine.connection import Connection
 
 
 class ClientStats(Struct):
@@ -17,3 +22,9 @@ class ClientStats(Struct):
     faults: int = 0
     """Frames and messages of the server that could not be read."""
     pending: int = 0
+
+    def add(self, connection: "Connection") -> None:
+        """Count what happened on one connection."""
+        self.calls += connection.calls.last_id
+        self.unmatched_answers += connection.unmatched_answers
+        self.faults += connection.stats.faults

@@ -1,0 +1,102 @@
+"""What both clients are made of: options, the service that they serve, the logic of calls.
+
+How one waits is what they differ in, so each says for itself what its calls return.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar, Unpack, overload
+
+from duet_rpc.client.batch import BatchSender
+from duet_rpc.client.core import ClientCore
+from duet_rpc.client.options import CheckedOptions, ClientOptions
+from duet_rpc.client.proxies import Calling, make_proxy
+from duet_rpc.client.sender import Sender
+from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.errors import error_classes
+from duet_rpc.options import check
+from duet_rpc.service import Service
+from duet_rpc.transports.link import (
+    ChildOpener,
+    Link,
+    Opener,
+    SocketOpener,
+    StderrOption,
+    stderr_reader,
+)
+from duet_rpc.wire.framing import Framing
+from duet_rpc.wire.framing import framing as make_framing
+
+P = TypeVar("P")
+
+
+class BaseClient(Sender, Calling):
+    """One client, however it waits."""
+
+    def __init__(self, opener: Opener, **options: Unpack[ClientOptions]) -> None:
+        reaches = "an address to Client.connect(), or a command to Client.spawn()"
+        check("opener", opener, callable(getattr(opener, "open", None)), reaches)
+        self._opener = opener
+        self._options = checked = CheckedOptions(**options)
+        self._dispatcher = Dispatcher(
+            Service() if checked.service is None else checked.service,
+            checked.policy,
+            log=checked.log,
+            errors=error_classes(checked.errors),
+            shares_thread=True,
+        )
+        self._core = ClientCore(self, checked, self._dispatcher.errors)
+        self._batches = BatchSender(self, self._core.doubts, checked.timeout)
+        self._usual = self._core.usual
+        self._timeout = checked.timeout
+
+    @classmethod
+    def connect(cls, target: str, **options: Unpack[ClientOptions]) -> Self:
+        """Call the server at `unix:PATH` or `tcp://HOST:PORT`. Options are those of `Client`."""
+        return cls(SocketOpener(target), **options)
+
+    @classmethod
+    def spawn(
+        cls,
+        *command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        restarts: int = 3,
+        stderr: StderrOption = "keep",
+        **options: Unpack[ClientOptions],
+    ) -> Self:
+        """Start a server as a child process and call it over its pipes.
+
+        `env` is its whole environment, ours if none is given. With `reconnect` it is started again
+        after a crash, at most `restarts` times a minute. Of what it says on stderr the last lines
+        are kept, for the error that tells of its end; with `stderr="show"` all of it is also copied
+        to ours as it comes.
+        """
+        opener = ChildOpener(
+            command, cwd=cwd, env=env, restarts=restarts, on_stderr=stderr_reader(stderr)
+        )
+        return cls(opener, **options)
+
+    @overload
+    def proxy(self, interface: Service, name: str = "", *, errors: Any = None) -> Any: ...
+    @overload
+    def proxy(self, interface: Callable[..., P], name: str = "", *, errors: Any = None) -> P: ...
+    def proxy(self, interface: Any, name: str = "", *, errors: Any = None) -> Any:
+        """Make an object whose methods call the server's.
+
+        They are those of a `Protocol` class, which the server has under `name.`, or of a `Service`.
+        They raise the errors of that service, or the classes given as `errors`.
+        """
+        return make_proxy(self, interface, name, errors)
+
+    def _describe(self, link: Link, number: int) -> ConnectionOptions:
+        return ConnectionOptions(
+            id=f"client-{number}",
+            closes_on_lost_boundary=link.is_network,
+            answers_faults=False,
+            one_at_a_time=not self._options.allow_concurrent_requests,
+        )
+
+    def _make_framing(self) -> Framing:
+        limit = self._options.policy.max_message_bytes
+        return make_framing(self._options.framing, max_message_bytes=limit, keeps_ends=True)
