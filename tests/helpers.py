@@ -15,6 +15,7 @@ from duet_rpc.engine.dispatch import Dispatcher, Job, Ledger
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Fault, Frame, Framing, HeaderFraming, whole
 
 
@@ -60,6 +61,7 @@ class HandHost:
         self.open: list[Job] = []
         self.cancelled: list[Job] = []
         self.behind = False
+        self.dialect = JSONRPC
 
     def write(self, data: Frame) -> None:
         self.writes.append(whole(data))
@@ -130,12 +132,14 @@ class Line:
         held: Iterable[str] = (),
         framing: Framing | None = None,
         ledger: Ledger | None = None,
+        dialect: Dialect = JSONRPC,
         **options: Any,
     ) -> None:
         self.log = Recorder()
         self.host = HandHost(held)
+        self.host.dialect = dialect
         self.framing = framing if framing is not None else _header_framing(policy)
-        self.dispatcher = Dispatcher(service, policy, ledger=ledger, log=self.log)
+        self.dispatcher = Dispatcher(service, policy, ledger=ledger, log=self.log, dialect=dialect)
         self.connection = connection_class()(
             self.dispatcher,
             self.framing,

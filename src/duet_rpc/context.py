@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from duet_rpc.options import TIME_LEFT, check, is_time_left
+from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.params import RetryAge
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ class Reply(Protocol):
 
 class Peer(Protocol):
     """The other end, as a running handler sees it."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How progress is spelled for it."""
+        ...
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification; it is on its way when this returns."""
@@ -61,6 +67,7 @@ class Context:
 
     __slots__ = (
         "_peer",
+        "_progressed",
         "cancelled",
         "connection_id",
         "correlation_id",
@@ -100,7 +107,8 @@ class Context:
         self.trace_parent = trace_parent
         """The W3C trace context that came in `params._meta.traceparent`."""
         self.progress_token: Any = None
-        """What the caller wants news under, as it came in `params._meta.progressToken`."""
+        """What the caller wants progress under, as it came in `params._meta.progressToken`."""
+        self._progressed: Any = None
         self.retry: RetryAge | None = None
         """Which attempt at a command this is, and how old the first one; None for the first."""
         self.first_sent: float | None = None
@@ -120,10 +128,18 @@ class Context:
         self._peer.notify(method, params)
         return _SENT
 
-    def progress(self, value: Any) -> Sent:
-        """Tell the caller how far the work is, if it asked for news; else do nothing."""
+    def progress(self, value: Any, total: Any = None, message: str | None = None) -> Sent:
+        """Tell the caller how far the work is, if it asked for progress; else do nothing.
+
+        `value` is how much is done: a number that grows, if callers over MCP are to be served too.
+        """
         if self.progress_token is not None:
-            self._peer.notify("$/progress", {"token": self.progress_token, "value": value})
+            dialect = self._peer.dialect
+            params, self._progressed = dialect.spell_progress(
+                self.progress_token, value, total, message, self._progressed
+            )
+            if params is not None:
+                self._peer.notify(dialect.progress, params)
         return _SENT
 
     def call(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.context import Context, Transaction, transaction_type
+from duet_rpc.wire.dialect import JSONRPC
 from tests.helpers import run_without_waiting
 
 
@@ -14,6 +15,8 @@ class Told:
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
+
+    dialect = JSONRPC
 
     def notify(self, method: str, params: Any) -> None:
         self.said.append(("notify", method, params))

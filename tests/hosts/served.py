@@ -21,11 +21,12 @@ from typing import Any
 
 from duet_rpc import Client, Context, Server, Service, blocking
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
-from duet_rpc.policy import Policy, preset, replace
+from duet_rpc.policy import preset, replace
 from duet_rpc.server.logs import Logs
 from duet_rpc.testing.memory import MemoryServer
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.link import Link
+from duet_rpc.wire.dialect import find_dialect
 
 plain, more = Service(), Service()
 
@@ -64,6 +65,21 @@ async def hold_async(until: str) -> str:
     say("holding")
     wait_for_file(until)
     return "let go"
+
+
+@plain.query
+def heed(ctx: Context) -> None:
+    """Keep the thread until the caller cancels."""
+    say("heeding")
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    say("heeded")
+
+
+@more.query
+async def heed_async(ctx: Context) -> None:
+    """Keep the event loop until then."""
+    heed(ctx)
 
 
 @plain.query
@@ -116,6 +132,13 @@ async def call_and_dawdle_async(seconds: float, ctx: Context) -> float:
     except CallTimeout:
         return time.monotonic() - begun
     raise AssertionError("it was answered")
+
+
+@plain.query
+def report(ctx: Context) -> None:
+    """Report progress."""
+    for done in range(3):
+        ctx.progress(done, total=3, message=f"page {done}")
 
 
 @plain.query
@@ -301,29 +324,30 @@ class Given:
         self.ended.set()
 
 
-def run_client(policy: Policy, *given: str) -> None:
+def run_client(options: dict[str, Any], *given: str) -> None:
     """Serve the test as a blocking client, until the connection ends."""
     opener = Given(*given)
-    with blocking.Client(opener, service=everything(), policy=policy, log=Logs()):
+    with blocking.Client(opener, service=everything(), log=Logs(), **options):
         opener.ended.wait()
 
 
-def run_asyncio_client(policy: Policy, *given: str) -> None:
+def run_asyncio_client(options: dict[str, Any], *given: str) -> None:
     """Serve the test as an asyncio client, until the connection ends."""
 
     async def live() -> None:
         opener = Given(*given)
-        async with Client(opener, service=everything(), policy=policy, log=Logs()):
+        async with Client(opener, service=everything(), log=Logs(), **options):
             await asyncio.to_thread(opener.ended.wait)
 
     asyncio.run(live())
 
 
-def run_in_memory(policy: Policy, descriptor: str) -> None:
+def run_in_memory(options: dict[str, Any], descriptor: str) -> None:
     """Serve the test as `testing.connect` serves its client, until the connection ends."""
 
     async def live() -> None:
-        server = MemoryServer(everything(), policy, None, "lsp", None, Logs())
+        policy, dialect = options["policy"], find_dialect(options["dialect"])
+        server = MemoryServer(everything(), policy, None, "lsp", None, Logs(), dialect)
         server._serve(socket.socket(fileno=int(descriptor)))
         while not server.hosts[0].closed:
             await server.hosts[0].moved(None)
@@ -341,21 +365,22 @@ def main() -> None:
     """Be the host that the command line says."""
     host, rules, *arguments = sys.argv[1:]
     changes = json.loads(rules)
-    policy = replace(preset(changes.pop("preset", "spec")), **changes)
+    options = {"dialect": changes.pop("dialect", "jsonrpc")}
+    options["policy"] = replace(preset(changes.pop("preset", "spec")), **changes)
     if host == "stdio one at a time":
-        Server(plain, policy=policy).run_stdio()
+        Server(plain, **options).run_stdio()
     elif host == "stdio on a loop":
-        Server(everything(), policy=policy).run_stdio()
+        Server(everything(), **options).run_stdio()
     elif host == "unix":
-        Server(everything(), policy=policy).run_unix(arguments[0], on_start=say)
+        Server(everything(), **options).run_unix(arguments[0], on_start=say)
     elif host == "tcp":
-        Server(everything(), policy=policy).run_tcp("127.0.0.1", 0, on_start=say)
+        Server(everything(), **options).run_tcp("127.0.0.1", 0, on_start=say)
     elif host == "memory":
-        run_in_memory(policy, *arguments)
+        run_in_memory(options, *arguments)
     elif host == "asyncio client":
-        run_asyncio_client(policy, *arguments)
+        run_asyncio_client(options, *arguments)
     else:
-        run_client(policy, *arguments)
+        run_client(options, *arguments)
 
 
 if __name__ == "__main__":

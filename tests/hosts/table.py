@@ -86,7 +86,7 @@ class Host(NamedTuple):
 
     @contextlib.contextmanager
     def serve(self, tmp_path: Path, **policy: Any) -> Iterator[Line]:
-        """Start it under SPEC, with these rules changed, and connect to it."""
+        """Start it under SPEC, with these rules changed or this `dialect`, and connect to it."""
         log = tmp_path / "host.log"
         rules = json.dumps(self.policy | policy)
         with contextlib.ExitStack() as stack:

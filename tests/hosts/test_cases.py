@@ -140,6 +140,36 @@ def test_a_request_is_cancelled_while_its_handler_blocks(
             assert line.call("add", [1, 2], f"after {times}")["result"] == 3
 
 
+@over(WATCHED)
+def test_a_cancelled_request_is_not_answered_where_the_dialect_says_so(
+    host: Host, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path, dialect="mcp") as line:
+        for times, method in enumerate(methods(host, "heed"), 1):
+            line.write(request(method, id="held"))
+            line.wait_for_log("heeding", times)
+            line.write(notification("notifications/cancelled", {"requestId": "held"}))
+            line.wait_for_log("heeded", times)
+            assert line.call("add", [1, 2], f"after {times}")["result"] == 3
+
+
+@over(EVERY)
+@pytest.mark.parametrize("dialect", ["jsonrpc", "mcp"])
+def test_progress_is_spelled_as_the_dialect_does(host: Host, dialect: str, tmp_path: Path) -> None:
+    with host.serve(tmp_path, dialect=dialect) as line:
+        line.write(request("report", {"_meta": {"progressToken": "t"}}))
+        for done in range(3):
+            parts = {"total": 3, "message": f"page {done}"}
+            spelled = (
+                ("notifications/progress", {"progressToken": "t", "progress": done, **parts})
+                if dialect == "mcp"
+                else ("$/progress", {"token": "t", "value": {"done": done, **parts}})
+            )
+            message = line.answer()
+            assert (message["method"], message["params"]) == spelled
+        assert line.answer() == {"jsonrpc": "2.0", "id": 1, "result": None}
+
+
 @over([UNIX, TCP])
 def test_one_blocked_loop_stops_the_reading_of_no_connection(host: Host, tmp_path: Path) -> None:
     gate = tmp_path / "gate"

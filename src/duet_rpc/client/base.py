@@ -24,6 +24,7 @@ from duet_rpc.transports.link import (
     StderrOption,
     stderr_reader,
 )
+from duet_rpc.wire.dialect import find_dialect
 from duet_rpc.wire.framing import Framing
 from duet_rpc.wire.framing import framing as make_framing
 
@@ -44,6 +45,7 @@ class BaseClient(Sender, Calling):
             log=checked.log,
             errors=error_classes(checked.errors),
             shares_thread=True,
+            dialect=find_dialect(checked.dialect),
         )
         self._core = ClientCore(self, checked, self._dispatcher.errors)
         self._batches = BatchSender(self, self._core.doubts, checked.timeout)

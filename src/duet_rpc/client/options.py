@@ -17,6 +17,7 @@ from duet_rpc.options import SECONDS, check, is_seconds
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
+from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName
 
 USUAL: Final = float("-inf")
 """Stands for the client's own timeout, inside; people leave the option away."""
@@ -43,6 +44,8 @@ class ClientOptions(TypedDict, total=False):
     errors: Any
     """The classes that the server's errors are raised in, by their codes: `RpcError` subclasses, a
     base class of theirs, or the `Service` that raises them."""
+    dialect: Dialect | DialectName
+    """How the server spells cancellation and progress: `"jsonrpc"` (as in LSP) or `"mcp"`."""
 
 
 class TimeOptions(TypedDict, total=False):
@@ -98,6 +101,7 @@ class CheckedOptions(Struct, frozen=True, kw_only=True):
     allow_concurrent_requests: bool = True
     log: Log | None = None
     errors: Any = None
+    dialect: Dialect | DialectName = JSONRPC
 
     def __post_init__(self) -> None:
         retry, log = self.retry, self.log

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from duet_rpc.engine.results import Decode, decode_any
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Fault, Frame, Framing
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import (
@@ -40,10 +41,8 @@ from duet_rpc.wire.messages import (
 from duet_rpc.wire.params import SPACE
 from duet_rpc.wire.unreadable import Glimpse, glimpse
 
-CANCEL = "$/cancelRequest"
 UNMATCHED = "an answer that nobody waits for"
 REFUSED = "a notification was refused"
-PROGRESS = "$/progress"
 
 
 class Waiter(Protocol):
@@ -101,11 +100,6 @@ def _answer_of(result: Any) -> Callable[[Any], Any]:
     return msgspec.json.Decoder(answer).decode
 
 
-class _Progress(Struct):
-    token: int
-    value: Raw = Raw(b"null")  # decoded only for somebody who waits for it
-
-
 _decode_raw = _answer_of(Raw)
 _decode_value = _answer_of(Any)
 
@@ -114,9 +108,6 @@ _decode_value = _answer_of(Any)
 def _decode_shallow() -> Callable[[Any], Any]:
     return _answer_of(shallow_json())
 
-
-_progress_decoder = msgspec.json.Decoder(_Progress)
-_anything = msgspec.json.Decoder()
 
 _encode = msgspec.json.Encoder().encode
 
@@ -140,10 +131,6 @@ def _form(method: str) -> bytes:
     return form
 
 
-def _cancellation(id: int) -> bytes:
-    return encode_notification(CANCEL, b'{"id":%d}' % id)
-
-
 Refused = Callable[[RpcError], None]
 
 
@@ -160,7 +147,9 @@ class _Held(Struct, gc=False):
 class Calls:
     """The open calls of one connection."""
 
-    def __init__(self, wire: Wire, line: Line, one_at_a_time: bool = False) -> None:
+    def __init__(
+        self, wire: Wire, line: Line, one_at_a_time: bool = False, dialect: Dialect = JSONRPC
+    ) -> None:
         self.one_at_a_time = one_at_a_time
         """Send a call only when no other waits for its answer."""
         self.open: dict[int, Waiter] = {}
@@ -168,6 +157,7 @@ class Calls:
         self.last_id = 0
         self._wire = wire
         self._line = line
+        self._dialect = dialect
         self._frame = wire.framing.frame
         self._send_own = wire.send_own
         self._batches: deque[tuple[list[int], Refused]] = deque()
@@ -256,7 +246,7 @@ class Calls:
             if not held.wanted:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
-            self._wire.send_own(self._frame(_cancellation(id)))
+            self._send_cancel(id)
             self._wire.flush()
         if self._held:
             self.release_held()
@@ -293,10 +283,15 @@ class Calls:
                 del self._held_ids[id]
             self._wire.send_own(held.frame)
             for id in held.forgotten:
-                self._wire.send_own(self._frame(_cancellation(id)))
+                self._send_cancel(id)
             if ready % JOIN == 0:
                 self._wire.flush()  # which shows whether the peer still reads
         self._wire.flush()
+
+    def _send_cancel(self, id: int) -> None:
+        dialect = self._dialect
+        cancel = encode_notification(dialect.cancel, dialect.encode_cancel(id))
+        self._wire.send_own(self._frame(cancel))
 
     def keep_held(self) -> None:
         """Send nothing of what waits, whatever comes: its callers are about to be told the end."""
@@ -471,16 +466,13 @@ class Calls:
         return None
 
     def take_progress(self, params: bytes | None) -> bool:
-        """Pass news of a long call on to whoever waits for it; False if it is not one of ours."""
-        try:
-            progress = surrogates.decode_value(_progress_decoder, params or b"{}")
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        waiter = self.open.get(progress.token)
-        if waiter is None:
+        """Pass the progress of a call on to its waiter; False if it is not one of ours."""
+        report = self._dialect.read_progress(params)
+        waiter = None if report is None else self.open.get(report[0])
+        if report is None or waiter is None:
             return False
         try:
-            waiter.progress(surrogates.decode_value(_anything, progress.value))
+            waiter.progress(self._dialect.decode_progress(report[1]))
         except msgspec.ValidationError:
             return False  # a number beyond all bounds
         return True

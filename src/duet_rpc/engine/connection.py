@@ -15,11 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from duet_rpc.context import Context, Peer
-from duet_rpc.engine.calls import CANCEL, JOIN, PROGRESS, Calls
+from duet_rpc.engine.calls import JOIN, Calls
 from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
 from duet_rpc.engine.queue import BatchAnswers, Budget, Place, RequestQueue, Waiting
 from duet_rpc.errors import (
@@ -32,7 +31,6 @@ from duet_rpc.errors import (
     ShuttingDown,
 )
 from duet_rpc.tracebacks import OwnFault
-from duet_rpc.wire import surrogates
 from duet_rpc.wire.framing import Fault, Frame, Framing, whole
 from duet_rpc.wire.messages import (
     NULL,
@@ -111,13 +109,6 @@ class Stats:
         self.requests = self.faults = self.refused = 0
 
 
-class _Cancel(Struct):
-    id: Raw
-
-
-_cancel_decoder = msgspec.json.Decoder(_Cancel)
-
-
 def _is_answer(item: Single) -> bool:
     return type(item) is Response or (type(item) is Invalid and item.is_answer)
 
@@ -168,6 +159,7 @@ class Connection:
         "calls",
         "closing",
         "congested",
+        "dialect",
         "dispatcher",
         "finished",
         "framing",
@@ -190,6 +182,8 @@ class Connection:
     ) -> None:
         policy = dispatcher.policy
         self.dispatcher = dispatcher
+        self.dialect = dispatcher.dialect
+        """How cancellation and progress are spelled here, in both directions."""
         self.framing = framing
         self.id = options.id
         self.principal = options.principal
@@ -230,7 +224,7 @@ class Connection:
         self._own: list[Frame] = []
         self.send_own = self._own.append
         """Have something sent that answers nobody, with the next flush; `_out` was there before."""
-        self.calls = Calls(self, host, options.one_at_a_time)
+        self.calls = Calls(self, host, options.one_at_a_time, self.dialect)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
         self._in_line: bytes | bytearray | None = None
@@ -572,10 +566,10 @@ class Connection:
         else:
             assert isinstance(message, (Request, Notification)), "the union is closed"
             self.stats.requests += 1
-            if message.method == CANCEL:
+            if message.method == self.dialect.cancel:
                 self._take_cancel(message, place)
                 return
-            if message.method == PROGRESS and self.calls.take_progress(message.params):
+            if message.method == self.dialect.progress and self.calls.take_progress(message.params):
                 self._no_answer(place)
                 return
             waiting = Waiting(message, size, place)
@@ -674,8 +668,10 @@ class Connection:
             self._host.reclaim()
         return member
 
-    def abandon(self, job: Job, error: RpcError) -> None:
+    def abandon(self, job: Job, error: RpcError, *, answers: bool = True) -> None:
         """Answer a running request now and stop its handler, as far as it may be stopped.
+
+        One that is not to be answered is over all the same: its id is free.
 
         A command that has begun goes on: its effect may have happened, and its caller can ask for
         the outcome. A transactional one is rolled back, and one that waits for another run of it
@@ -687,6 +683,10 @@ class Connection:
             job.context.cancelled = True
         if job.id is None:
             job.answered = True
+        elif not answers:
+            job.answered = True
+            self._release(job.id, job)
+            self._no_answer(job.batch)
         else:
             self._answer_job(job, error_member(error))
             self.flush()
@@ -768,19 +768,18 @@ class Connection:
             self.go_on()
 
     def _take_cancel(self, message: Request | Notification, place: Place) -> None:
-        try:
-            id = bytes(surrogates.decode_value(_cancel_decoder, message.params or b"{}").id)
-        except (msgspec.DecodeError, RecursionError):
-            self.note("error", "cancellation without an id", CANCEL, None)
+        id = self.dialect.read_cancel(message.params)
+        if id is None:
+            self.note("error", "cancellation without an id", message.method, None)
         else:
             # Of several requests under one id, only the first is in `_by_id`.
             found = self._by_id.get(id) or self._queue.find(id)
             if type(found) is Job:
-                self.abandon(found, Cancelled())
+                self.abandon(found, Cancelled(), answers=self.dialect.answers_cancelled)
             elif type(found) is Waiting and found.message is not None:
                 self._queue.remove(found)
                 self._release(id, found)
-                self._refuse(found.message, found.place, Cancelled())
+                self._refuse_cancelled(found.message, found.place)
             elif self.lent and not self._given_up:
                 self._give_up_in_line(id)
         if type(message) is Request:
@@ -795,7 +794,20 @@ class Connection:
         running = decode(self._in_line, self.max_depth, 0)
         if type(running) is Request and running.id == id:
             self._given_up = True
-            self._refuse(running, None, Cancelled())
+            self._refuse_cancelled(running, None)
+
+    def _refuse_cancelled(self, message: Request | Notification, place: Place) -> None:
+        """End a request that was cancelled before it began, with an answer if there is to be one.
+
+        Without one it is logged all the same.
+        """
+        if self.dialect.answers_cancelled:
+            self._refuse(message, place, Cancelled())
+            return
+        error = Cancelled()
+        id = message.id if type(message) is Request else None
+        self.note("warn", error.message, message.method, id)
+        self._no_answer(place)
 
     def _refuse(self, message: Request | Notification, place: Place, error: RpcError) -> None:
         """Tell that a request was not started: by an answer, or by a log line if it wants none."""

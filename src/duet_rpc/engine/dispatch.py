@@ -37,6 +37,7 @@ from duet_rpc.kinds import Promise
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire import surrogates
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.messages import (
     NULL,
     Notification,
@@ -190,11 +191,13 @@ class Dispatcher:
         log: Log | None = None,
         errors: ErrorClasses | None = None,
         shares_thread: bool = False,
+        dialect: Dialect = JSONRPC,
     ) -> None:
         self._shares_thread = shares_thread
         """Several connections are read on one thread: only what is declared inline runs there."""
         self.service = service
         self.policy = policy
+        self.dialect = dialect
         self.errors = ErrorClasses(service) if errors is None else errors
         """What the errors are raised in that a peer answers to the calls of handlers."""
         self.log: Log = log if log is not None else Silence()

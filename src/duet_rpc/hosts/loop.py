@@ -76,6 +76,8 @@ class LoopHost:
         self.on_input_end: Callable[[], None] = _nothing
         self._loop = asyncio.get_running_loop()
         self._lane = workers.lane()
+        self.dialect = dispatcher.dialect
+        """How the peer is told of progress."""
         self.logger = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
         self.lost_by: Exception | None = None

@@ -67,6 +67,8 @@ class ThreadHost:
         """Handlers that wait for the peer, one inside the other."""
         self._policy = dispatcher.policy
         self._log = dispatcher.log
+        self.dialect = dispatcher.dialect
+        """How the peer is told of progress."""
         self.logger = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
         self.outbox = Outbox(

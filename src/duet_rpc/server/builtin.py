@@ -11,11 +11,11 @@ from msgspec import Meta
 from duet_rpc.context import Context
 from duet_rpc.engine.parameters import Parameter, type_name
 from duet_rpc.errors import InvalidParams
-from duet_rpc.hosts.loggers import LEVELS
 from duet_rpc.ledger.commands import Commands
 from duet_rpc.options import is_text
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.version import __version__
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.params import check_key
 
 PROTOCOL_VERSION = "2.0"
@@ -34,6 +34,7 @@ def builtin_methods(
     logs: Levels,
     end: Callable[[str], None],
     commands: Commands | None = None,
+    dialect: Dialect = JSONRPC,
 ) -> Service:
     """Make the daemon's own methods for a service; `end` is told why to end."""
     daemon = Service()
@@ -66,21 +67,27 @@ def builtin_methods(
         """Say the version of what is served."""
         return {"version": version}
 
-    @daemon.query(inline=True, name="setLogLevel", notification_allowed=True)
+    *levels, last = dialect.levels
+
+    @daemon.query(
+        inline=True,
+        name=dialect.set_level,
+        notification_allowed=True,
+        description=f"Keep log lines of this severity and above: {', '.join(levels)} or {last}.",
+    )
     def set_log_level(level: str) -> dict[str, Any]:
-        """Keep log lines of this severity and above: debug, info, warn or error."""
         wanted = level.lower()
-        if wanted not in LEVELS:
+        if wanted not in dialect.levels:
             raise InvalidParams(
                 data={
                     "param": "level",
-                    "expected": type_name(Literal["debug", "info", "warn", "error"]),
+                    "expected": type_name(Literal[tuple(dialect.levels)]),
                     "received": "another string",
-                    "accepted": list(LEVELS),
+                    "accepted": list(dialect.levels),
                 }
             )
-        logs.set_level(wanted)
-        return {"level": wanted, "success": True}
+        logs.set_level(dialect.levels[wanted])
+        return {"level": wanted, "success": True} if dialect.repeats_level else {}
 
     @daemon.query(inline=True, notification_allowed=True, ignore_unknown=True)
     def shutdown() -> dict[str, str]:

@@ -27,6 +27,7 @@ from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.stdio import take_stdio
 from duet_rpc.version import __version__
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import framing as make_framing
 
 FramingName = Literal["lsp", "ndjson", "auto"]
@@ -178,6 +179,7 @@ def run_daemon(
     framing: FramingName = "lsp",
     logs: Logs,
     commands: Commands | None = None,
+    dialect: Dialect = JSONRPC,
     on_start: Callable[[DaemonHost], None] = lambda host: None,
 ) -> None:
     """Serve on stdin and stdout until the end; returns when everything is answered.
@@ -193,9 +195,9 @@ def run_daemon(
     life = Life(logs)
     if commands is not None:
         commands.on_open = logs.adopt
-    own = builtin_methods(service, logs, life.speak, commands)
+    own = builtin_methods(service, logs, life.speak, commands, dialect)
     full = service.with_fallback(own)
-    dispatcher = Dispatcher(full, policy, ledger=commands, log=logs)
+    dispatcher = Dispatcher(full, policy, ledger=commands, log=logs, dialect=dialect)
     frames = make_framing(
         framing,
         max_message_bytes=policy.max_message_bytes,

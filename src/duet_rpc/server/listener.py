@@ -33,6 +33,7 @@ from duet_rpc.service import Service
 from duet_rpc.transports.address import TcpTarget, UnixTarget
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import file_of, is_loopback, peer_uid, remove_unix
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Framing, check_framing
 from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.wire.messages import NULL, encode_error
@@ -91,6 +92,7 @@ class Listener:
         *,
         logs: Logs,
         commands: Commands | None = None,
+        dialect: Dialect = JSONRPC,
         framing: FramingName = "lsp",
         max_connections: int = MAX_CONNECTIONS,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
@@ -116,7 +118,7 @@ class Listener:
             commands.on_open = logs.adopt
         # Before the daemon's own, which describe what is served.
         served = service.with_fallback(parting_methods(self._retire))
-        own = builtin_methods(served, logs, lambda reason: None, commands)
+        own = builtin_methods(served, logs, lambda reason: None, commands, dialect)
         self._last_words = frozenset(name for name in LAST_WORDS if name not in service)
         self._dispatcher = Dispatcher(
             served.with_fallback(own),
@@ -124,6 +126,7 @@ class Listener:
             ledger=commands,
             log=logs,
             shares_thread=True,
+            dialect=dialect,
         )
         self._lock = threading.RLock()
         has_async = any(method.is_async for method in served)

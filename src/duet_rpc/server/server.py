@@ -13,6 +13,7 @@ from duet_rpc.ledger.commands import Commands
 from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.service import Method, Service
+from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName, find_dialect
 
 if TYPE_CHECKING:
     from socket import socket
@@ -30,7 +31,8 @@ class Server:
     `store` keeps what became of each command: a store, its URL (`sqlite:///commands.db`), or a
     `Ledger` with times of its own. An unforeseen exception of a handler is logged with its text,
     which may hold anything that the handler had in hand; `log_exception_text=False` logs the types
-    and the places of exceptions only.
+    and the places of exceptions only. `dialect` says how cancellation, progress and the log level
+    are spelled: "jsonrpc" (as in LSP) or "mcp".
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Server:
         policy: Policy | None = None,
         store: "Store | Ledger | str | None" = None,
         log_exception_text: bool = True,
+        dialect: Dialect | DialectName = JSONRPC,
     ) -> None:
         if not isinstance(service, Service):
             raise UsageError(f"a server serves a Service, not {service!r}")
@@ -50,6 +53,7 @@ class Server:
         is_flag = isinstance(log_exception_text, bool)
         check("log_exception_text", log_exception_text, is_flag, "True or False")
         self.service = service
+        self.dialect = find_dialect(dialect)
         self.log_exception_text = log_exception_text
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)
@@ -74,6 +78,7 @@ class Server:
                 framing=framing,
                 logs=logs,
                 commands=self.commands,
+                dialect=self.dialect,
                 on_start=on_start,
             )
 
@@ -184,6 +189,7 @@ class Server:
                 self.policy,
                 logs=logs,
                 commands=self.commands,
+                dialect=self.dialect,
                 **options,
             )
             try:
@@ -210,6 +216,7 @@ class Server:
                 self.policy,
                 logs=logs,
                 commands=self.commands,
+                dialect=self.dialect,
                 on_start=on_start,
                 **options,
             )

@@ -22,6 +22,7 @@ from duet_rpc.server.listener import Listener, Options
 from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
+from duet_rpc.wire.dialect import JSONRPC, Dialect
 
 _TICK = 0.05
 
@@ -33,6 +34,7 @@ def run_on_socket(
     *,
     logs: Logs,
     commands: Commands | None = None,
+    dialect: Dialect = JSONRPC,
     on_start: Callable[[str], None] = lambda address: None,
     **options: Unpack[Options],
 ) -> None:
@@ -48,6 +50,7 @@ def run_on_socket(
             policy,
             logs=logs,
             commands=commands,
+            dialect=dialect,
             **options,
         )
         loop = asyncio.get_running_loop()

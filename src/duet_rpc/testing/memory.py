@@ -25,6 +25,7 @@ from duet_rpc.testing.clock import JumpingLoop
 from duet_rpc.testing.wire import Wire
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.link import Link
+from duet_rpc.wire.dialect import JSONRPC, Dialect, find_dialect
 from duet_rpc.wire.framing import framing as make_framing
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ async def connect(
     pytest shows with a test that fails.
     """
     framing = client_options.get("framing", "lsp")
+    dialect = find_dialect(client_options.get("dialect", JSONRPC))
     client_options.setdefault("errors", service)
-    server = MemoryServer(service, policy, store, framing, wire, server_log)
+    server = MemoryServer(service, policy, store, framing, wire, server_log, dialect)
     client = Client(server, policy=client_policy, **client_options)
     if isinstance(server.workers, _CountedWorkers):
         client._workers = _CountedWorkers(server.workers.loop)
@@ -82,11 +84,12 @@ def connect_blocking(
     from duet_rpc.blocking import Client as BlockingClient
 
     framing = client_options.get("framing", "lsp")
+    dialect = find_dialect(client_options.get("dialect", JSONRPC))
     client_options.setdefault("errors", service)
     with loop_in_thread() as loop:
 
         async def make() -> MemoryServer:
-            return MemoryServer(service, policy, store, framing, wire, server_log)
+            return MemoryServer(service, policy, store, framing, wire, server_log, dialect)
 
         async def close() -> None:
             server.close()
@@ -133,16 +136,18 @@ class MemoryServer:
         framing: Any,
         wire: Wire | None,
         log: Log | None,
+        dialect: Dialect = JSONRPC,
     ) -> None:
-        server = Server(service, policy=policy, store=store)
+        server = Server(service, policy=policy, store=store, dialect=dialect)
         self._commands = server.commands
-        own = builtin_methods(service, _Levels(), lambda reason: None, self._commands)
+        own = builtin_methods(service, _Levels(), lambda reason: None, self._commands, dialect)
         self._dispatcher = Dispatcher(
             service.with_fallback(own),
             policy,
             ledger=self._commands,
             log=log if log is not None else _StandardLog(),
             shares_thread=True,
+            dialect=dialect,
         )
         self._framing = framing
         self._wire = wire

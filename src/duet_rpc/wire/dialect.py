@@ -1,0 +1,171 @@
+"""How a protocol family spells what JSON-RPC itself leaves open: cancellation, progress, log level.
+
+    JSONRPC, LSP    $/cancelRequest {id}              $/progress {token, value}
+    MCP             notifications/cancelled           notifications/progress
+                    {requestId, reason}               {progressToken, progress, total, message}
+
+Laws of this file:
+- These names and shapes stand here and nowhere else; the engine knows ids, tokens and values.
+- What `ctx.progress` is given, `on_progress` is called with at the other end, under each dialect.
+  Only what has no place in MCP (a progress that is no number) travels as text.
+
+It knows bytes and values; no clock, no I/O, no methods.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from duet_rpc.options import check, is_number
+from duet_rpc.wire.surrogates import decode_value, encode_value
+
+DialectName: TypeAlias = Literal["jsonrpc", "lsp", "mcp"]
+
+_NULL = Raw(b"null")
+_members_decoder = msgspec.json.Decoder(dict[str, Raw])
+_token_decoder = msgspec.json.Decoder(int)
+_any_decoder = msgspec.json.Decoder()
+
+
+class Dialect(Struct, frozen=True):
+    """One way to spell these things. `JSONRPC` is the usual one."""
+
+    name: str
+    cancel: str
+    """The method that cancels a request."""
+    cancel_id: str
+    """The param that says which."""
+    cancel_reason: str | None
+    """Sent with it where there is a param for it."""
+    answers_cancelled: bool
+    """Whether a request that was cancelled is answered, with the error -32800."""
+    progress: str
+    """The method that reports progress."""
+    progress_token: str
+    """The param that says of which request."""
+    progress_value: str | None
+    """The param that holds the whole report. None: a report is a number that grows, with `total`
+    and `message` beside it."""
+    set_level: str
+    """The daemon's method that sets the level of its log."""
+    levels: Mapping[str, str]
+    """The levels that it takes, and the one of ours that each of them means."""
+    repeats_level: bool
+    """Whether its result says the level; else it is an empty object."""
+
+    def encode_cancel(self, id: int) -> bytes:
+        """Write the params that cancel a call of ours."""
+        params: dict[str, Any] = {self.cancel_id: id}
+        if self.cancel_reason is not None:
+            params["reason"] = self.cancel_reason
+        return encode_value(params)
+
+    def read_cancel(self, params: bytes | None) -> bytes | None:
+        """Read which request is cancelled: its raw id. None if the params do not say."""
+        id = _members(params).get(self.cancel_id)
+        return None if id is None else bytes(id)
+
+    def spell_progress(
+        self, token: Any, done: Any, total: Any, message: str | None, last: Any
+    ) -> tuple[dict[str, Any] | None, Any]:
+        """Make the params of a report, and what `last` is for the next one.
+
+        None in place of the params if this report may not follow the last one.
+        """
+        if self.progress_value is not None:
+            return {self.progress_token: token, self.progress_value: _join(done, total, message)}, 0
+        if not is_number(done):
+            said = done if isinstance(done, str) else encode_value(done).decode()
+            message = said if message is None else f"{said}: {message}"
+            done = 0 if last is None else last + 1
+        elif done in (inf, -inf) or (last is not None and done <= last):
+            return None, last  # it has to grow
+        parts = {"progress": done, "total": total, "message": message}
+        return {self.progress_token: token, **_known(parts)}, done
+
+    def read_progress(self, params: bytes | None) -> tuple[int, dict[str, Raw]] | None:
+        """Read the token of a report and, undecoded, the rest; None if it has none of ours."""
+        members = _members(params)
+        try:
+            return decode_value(_token_decoder, members.pop(self.progress_token, _NULL)), members
+        except msgspec.DecodeError:
+            return None
+
+    def decode_progress(self, members: dict[str, Raw]) -> Any:
+        """Make what `on_progress` is called with. Raises `msgspec.ValidationError`."""
+        if self.progress_value is not None:
+            return _decode(members.get(self.progress_value))
+        parts = (_decode(members.get(name)) for name in ("progress", "total", "message"))
+        return _join(*parts)
+
+
+def _members(params: bytes | None) -> dict[str, Raw]:
+    try:
+        return decode_value(_members_decoder, params or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
+def _decode(raw: Raw | None) -> Any:
+    return None if raw is None else decode_value(_any_decoder, raw)
+
+
+def _join(done: Any, total: Any, message: Any) -> Any:
+    """Say a report as one value: what is done, or an object with everything that is known."""
+    if total is None and message is None:
+        return done
+    return _known({"done": done, "total": total, "message": message})
+
+
+def _known(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+JSONRPC = LSP = Dialect(
+    name="jsonrpc",
+    cancel="$/cancelRequest",
+    cancel_id="id",
+    cancel_reason=None,
+    answers_cancelled=True,
+    progress="$/progress",
+    progress_token="token",
+    progress_value="value",
+    set_level="setLogLevel",
+    levels={level: level for level in ("debug", "info", "warn", "error")},
+    repeats_level=True,
+)
+"""JSON-RPC spells none of these; the language server protocol does, and others follow it."""
+
+MCP = Dialect(
+    name="mcp",
+    cancel="notifications/cancelled",
+    cancel_id="requestId",
+    cancel_reason="no one waits for the answer any more",
+    answers_cancelled=False,
+    progress="notifications/progress",
+    progress_token="progressToken",
+    progress_value=None,
+    set_level="logging/setLevel",
+    levels={
+        "debug": "debug",
+        "info": "info",
+        "notice": "info",
+        "warning": "warn",
+        **dict.fromkeys(("error", "critical", "alert", "emergency"), "error"),
+    },
+    repeats_level=False,
+)
+"""The model context protocol, in all its revisions."""
+
+_NAMED = {"jsonrpc": JSONRPC, "lsp": LSP, "mcp": MCP}
+
+
+def find_dialect(given: Dialect | DialectName) -> Dialect:
+    """Give the dialect of this name, or the one that was given; raise `UsageError`."""
+    known = _NAMED.get(given) if isinstance(given, str) else given
+    check("dialect", given, isinstance(known, Dialect), '"jsonrpc", "lsp", "mcp" or a Dialect')
+    assert known is not None, "checked"
+    return known
