@@ -198,19 +198,20 @@ def take_away(protection: str, url: str, between: Callable[[], None]) -> None:
 
 
 def _unfence_sqlite() -> None:
-    from duet_rpc.ledger import machine, sqlite
+    from duet_rpc.ledger import states
+    from duet_rpc.ledger.stores.sqlite import store as sqlite
 
     def finish(operation: Any, record: Any, now: float) -> Any:
-        return machine.Decision(
-            machine.Kept(), machine.finished(record, operation.outcome, now, operation.ttl)
+        return states.Decision(
+            states.Kept(), states.finished(record, operation.outcome, now, operation.ttl)
         )
 
-    vars(machine)["decide_finish"] = finish
+    vars(states)["decide_finish"] = finish
     vars(sqlite)["IS_POSSIBLE"] = False
 
 
 def _unfence_postgres() -> None:
-    from duet_rpc.ledger import postgres_rows
+    from duet_rpc.ledger.stores.postgres import statements as postgres_rows
 
     fence, none = b"token = $6 AND owner = $7 AND state <> 'done'", b"(token, owner) <> ($6, $7)"
     fenced = postgres_rows._FINISH
@@ -219,7 +220,7 @@ def _unfence_postgres() -> None:
 
 
 def _unfence_valkey() -> None:
-    from duet_rpc.ledger import redis_scripts
+    from duet_rpc.ledger.stores.redis import scripts as redis_scripts
 
     fence = "if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] == 'done' then return found() end"
     fenced = redis_scripts.SCRIPTS[redis_scripts._DIGESTS["finish"]]
@@ -232,7 +233,8 @@ def _unfence_valkey() -> None:
 
 def _tear_sqlite(between: Callable[[], None]) -> None:
     """Commit the effect first and its record afterwards, as if they could be parted."""
-    from duet_rpc.ledger import sqlite_file, sqlite_transaction
+    from duet_rpc.ledger.stores.sqlite import file as sqlite_file
+    from duet_rpc.ledger.stores.sqlite import transaction as sqlite_transaction
 
     def save(connection: Any, record: Any) -> None:
         connection.execute("COMMIT")
