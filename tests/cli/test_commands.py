@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.cli.commands.records import in_words
+from duet_rpc.cli.commands.records import say_span
 from duet_rpc.ledger import Identity, Promise, SqliteStore, State, Store, open_store
 from tests.cli.records import claim, finish
 from tests.cli.shell import Ran, Terminal, on_terminal, run
@@ -133,7 +133,7 @@ def test_a_table_for_people(store: Store, url: str) -> None:
     ],
 )
 def test_times_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
+    assert say_span(seconds) == words
 
 
 def test_ages_in_a_table(tmp_path: Path) -> None:

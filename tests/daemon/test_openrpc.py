@@ -12,11 +12,13 @@ import jsonschema
 import msgspec
 import pytest
 from jsonschema.protocols import Validator
+from msgspec.structs import replace
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
 from duet_rpc import Context, RpcError, Service
-from duet_rpc.server.openrpc import openrpc_document
+from duet_rpc.server.description import describe, read_method, write_method, write_param
+from duet_rpc.server.openrpc import Document, read_openrpc, write_openrpc
 from tests.daemon.process import Process
 
 META_SCHEMA = Path(__file__).parent.parent / "data" / "openrpc-meta-schema.json"
@@ -36,7 +38,7 @@ def meta_schema() -> Validator:
 def document(service: Service) -> dict[str, Any]:
     """Describe a service, check the document, and return it as it reads on the wire."""
     made: dict[str, Any] = json.loads(
-        msgspec.json.encode(openrpc_document(service, name="test", version="1.2.3"))
+        msgspec.json.encode(write_openrpc(describe(service, name="test", version="1.2.3")))
     )
     meta_schema().validate(made)
     return made
@@ -289,3 +291,56 @@ def test_the_daemon_describes_itself() -> None:
     meta_schema().validate(made)
     assert made["info"]["title"] == "duet-rpc"
     assert {"initialize", "shutdown", "rpc.discover"} <= {m["name"] for m in made["methods"]}
+
+
+def test_a_document_is_read_as_it_was_described() -> None:
+    """What a client learns from our document is what the server made it from."""
+
+    class NoAccount(RpcError):
+        code, message = 404, "No account"
+
+    service = Service("bank", errors=[NoAccount])
+
+    @service.query
+    def total(*values: float) -> float:
+        return sum(values)
+
+    @service.command
+    def pay(node: Node, cents: Annotated[int, msgspec.Meta(ge=1)] = 100, *, to: str) -> list[Node]:
+        """Pay somebody."""
+        raise NoAccount()
+
+    described = describe(service)
+    read = read_openrpc(msgspec.convert(write_openrpc(described), Document))
+    assert read.schemas == described.schemas
+    assert read.names == described.names == ["bank.pay", "bank.total"]
+    for ours, theirs in zip(described.methods, read.methods, strict=True):
+        params = tuple(replace(param, type="") for param in ours.params)
+        theirs_bare = [replace(param, schema=None) for param in theirs.params]
+        assert theirs_bare == [replace(param, schema=None) for param in params]
+        assert replace(theirs, params=(), source={}) == replace(ours, params=(), returns=None)
+
+
+def test_a_short_description_is_read_as_it_was_written() -> None:
+    service = Service()
+
+    @service.command(retry_safe=True)
+    def pay(cents: int, to: str = "a: b") -> Node:
+        raise NotImplementedError
+
+    [described] = describe(service, with_schemas=False).methods
+    assert write_method(described) == {
+        "name": "pay",
+        "params": ["cents: integer", 'to: string = "a: b"'],
+        "returns": "Node",
+        "kind": "command",
+        "promise": "retry-safe",
+    }
+    read = read_method(write_method(described))
+    assert read is not None
+    assert [write_param(param) for param in read.params] == [
+        "cents: integer",
+        'to: string = "a: b"',
+    ]
+    assert (read.kind, read.promise, read.returns) == ("command", "retry-safe", "Node")
+    assert read_method({"name": 3}) is None

@@ -1,6 +1,7 @@
 """`duet-rpc batch`: many calls from a file, their answers in the same order."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,26 +9,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.cli.ages import is_moment, moment, read_age
-from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
-from duet_rpc.cli.failures import (
-    EXIT_CODES,
-    Attempt,
-    Interrupted,
-    advice,
-    as_json,
-    exit_code,
-    headline,
-)
-from duet_rpc.cli.output import (
-    Output,
-    cells,
-    compact,
-    output_options,
-    safe,
-    safe_json,
-    tell,
-    tell_failure,
-)
+from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
+from duet_rpc.cli.failures import EXIT_CODES, Attempt, advice, as_json, exit_code, headline
+from duet_rpc.cli.output import Output, cells, compact, safe, safe_json, tell_failure
 from duet_rpc.errors import DuetError, TransportError, UsageError
 from duet_rpc.wire import surrogates
 
@@ -40,7 +24,7 @@ SIZE = 100
 """Calls in one array. Servers have limits; the client sends smaller ones if they say so."""
 
 
-class Call(Struct, forbid_unknown_fields=True):
+class FileCall(Struct, forbid_unknown_fields=True):
     """One call as it stands in the file."""
 
     method: str
@@ -55,15 +39,7 @@ class Call(Struct, forbid_unknown_fields=True):
 @click.command("batch", cls=ReachingCommand, epilog=EXIT_CODES)
 @click.argument("words", nargs=-1, metavar="FILE")
 @reaching_options
-@output_options
-def command(
-    words: tuple[str, ...],
-    timeout: float | None,
-    framing: str,
-    verbose: bool,
-    format_: str | None,
-    no_color: bool,
-) -> None:
+def command(target: Target, words: list[str], output: Output) -> None:
     """Call everything in a file and print the answers.
 
     FILE (- for stdin) is a JSON array, or has one JSON object a line:
@@ -81,50 +57,42 @@ def command(
     """
     from duet_rpc.cli.params import Sources
 
-    output = Output(format_, no_color)
-    server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)
-    if len(rest) != 1:
+    if len(words) != 1:
         raise click.UsageError("batch takes one FILE, or - for stdin")
-    calls = read_calls(rest[0], Sources())
+    calls = read_calls(words[0], Sources())
     for number, call in enumerate(calls, 1):
         _settle_key(call, number)
     batch = _Batch(calls, output)
-    failure: DuetError | None = None
     try:
-        with server.client() as client:
-            batch.run(client)
-    except KeyboardInterrupt:
-        failure = Interrupted("interrupted")
+        target.talk(batch.run)
     except DuetError as error:
-        failure = error
-    if failure is not None:
-        tell_failure(headline(failure), no_color=no_color)
-        told = advice(failure, Attempt(method="", sent=False)) if not batch.sent else []
-        for line in [*server.about_framing(failure), *told]:
-            tell(f"  {line}")
-    batch.sum_up(no_color)
-    sys.exit(batch.code if failure is None else exit_code(failure))
+        batch.code = exit_code(error)
+        advised = advice(error, Attempt(method="", sent=False)) if not batch.sent else []
+        lines = [*target.about_framing(error), *advised]
+        tell_failure(headline(error), lines, no_color=output.no_color)
+    batch.sum_up()
+    sys.exit(batch.code)
 
 
-def read_calls(name: str, sources: "Sources") -> list[Call]:
+def read_calls(name: str, sources: "Sources") -> list[FileCall]:
     """Read calls: a JSON array, or a JSON object on each line."""
     text = sources.read(name)
     if not text.strip():
         raise click.UsageError("there are no calls in the file")
     if text.lstrip()[:1] == b"[":
-        return _decoded(text, list[Call], "the file")  # type: ignore[no-any-return]
+        return _decode(text, list[FileCall], "the file")  # type: ignore[no-any-return]
     try:
-        return [surrogates.decode(text, Call)]  # one object may take several lines
+        return [surrogates.decode(text, FileCall)]  # one object may take several lines
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     return [
-        _decoded(line, Call, f"line {number}")
+        _decode(line, FileCall, f"line {number}")
         for number, line in enumerate(text.splitlines(), 1)
         if line.strip()
     ]
 
 
-def _decoded(text: bytes, kind: Any, where: str) -> Any:
+def _decode(text: bytes, kind: Any, where: str) -> Any:
     try:
         return surrogates.decode(text, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -134,7 +102,7 @@ def _decoded(text: bytes, kind: Any, where: str) -> Any:
 class _Batch:
     """The calls, and what came of them so far."""
 
-    def __init__(self, calls: list[Call], output: Output) -> None:
+    def __init__(self, calls: list[FileCall], output: Output) -> None:
         self._calls = calls
         self._output = output
         self._width = max(cells(safe(call.method)) for call in calls) if calls else 0
@@ -169,7 +137,7 @@ class _Batch:
         methods = discovered.methods if discovered is not None else []
         return {method.name for method in methods if method.kind == "command"}
 
-    def _print(self, number: int, call: Call, item: "BatchItem[Any]") -> None:
+    def _print(self, number: int, call: FileCall, item: "BatchItem[Any]") -> None:
         self._answered += 1
         error = item.error()
         key = None if call.key is UNSET else call.key
@@ -181,7 +149,7 @@ class _Batch:
         if self._output.pretty:
             method = safe(call.method)
             padding = " " * (self._width - cells(method))
-            said = self._said(call, item, error, key)
+            said = self._say(call, item, error, key)
             digits = len(str(len(self._calls)))
             self._output.line(f"{number:>{digits}}  {method}{padding}  {said}")
             return
@@ -193,8 +161,8 @@ class _Batch:
             answer["result"] = Raw(surrogates.layout(item.result(), -1))
         self._output.value(surrogates.encode_value(answer))
 
-    def _said(
-        self, call: Call, item: "BatchItem[Any]", error: Exception | None, key: str | None
+    def _say(
+        self, call: FileCall, item: "BatchItem[Any]", error: Exception | None, key: str | None
     ) -> str:
         output = self._output
         if isinstance(error, DuetError):
@@ -207,24 +175,26 @@ class _Batch:
             return output.faint("sent")
         return output.coloured(safe_json(surrogates.layout(item.result(), -1)))
 
-    def sum_up(self, no_color: bool) -> None:
+    def sum_up(self) -> None:
         """Say on stderr what did not succeed."""
-        total = len(self._calls)
-        if self._failed:
-            tell_failure(f"{self._failed} of {total} calls failed", no_color=no_color)
-        if self._answered < self.sent:
-            lost = self._calls[self._answered : self.sent]
-            said = f"{len(lost)} of {total} calls not answered: whether they happened is not known"
-            tell_failure(said, no_color=no_color)
-            for attempt in self._attempts[self._answered : self.sent]:
-                if attempt.key is not None:
-                    again = f'"key": {compact(attempt.key)}, "since": "{attempt.first_sent}"'
-                    tell(f"  {safe(attempt.method)} can be sent again with {again}")
-        if self.sent < total:
-            tell_failure(f"{total - self.sent} of {total} calls not made", no_color=no_color)
+        lost = self._attempts[self._answered : self.sent]
+        again = [
+            f"{safe(each.method)} can be sent again with"
+            f' "key": {compact(each.key)}, "since": "{each.first_sent}"'
+            for each in lost
+            if each.key is not None
+        ]
+        self._sum_up(self._failed, "failed")
+        self._sum_up(len(lost), "not answered: whether they happened is not known", again)
+        self._sum_up(len(self._calls) - self.sent, "not made")
+
+    def _sum_up(self, count: int, what: str, advised: Sequence[str] = ()) -> None:
+        if count:
+            text = f"{count} of {len(self._calls)} calls {what}"
+            tell_failure(text, advised, no_color=self._output.no_color)
 
 
-def _settle_key(call: Call, number: int) -> None:
+def _settle_key(call: FileCall, number: int) -> None:
     """Find the key of a call, beside its params or in them; refuse two, and an age without one."""
     from duet_rpc.wire.params import find_key
 
@@ -250,7 +220,7 @@ def _new_key() -> str:
     return new_key()
 
 
-def _attempt(call: Call) -> Attempt:
+def _attempt(call: FileCall) -> Attempt:
     """Say how a call that is sent now can be sent again."""
     since = None if call.since is UNSET else call.since
     age = None if since is None else read_age(since)
@@ -263,7 +233,7 @@ def _attempt(call: Call) -> Attempt:
     )
 
 
-def _add(batch: Any, call: Call) -> Any:
+def _add(batch: Any, call: FileCall) -> Any:
     params = None if call.params is UNSET or call.params == Raw(b"null") else call.params
     if call.notify:
         return batch.notify(call.method, params)

@@ -2,31 +2,14 @@
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from duet_rpc.cli.ages import UNKNOWN_AGE, is_moment, moment, read_age
-from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
-from duet_rpc.cli.failures import (
-    EXIT_CODES,
-    Attempt,
-    Interrupted,
-    advice,
-    exit_code,
-    failure_json,
-    headline,
-)
-from duet_rpc.cli.output import (
-    Output,
-    compact,
-    cut,
-    is_terminal,
-    output_options,
-    safe,
-    tell,
-    tell_failure,
-)
+from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
+from duet_rpc.cli.failures import EXIT_CODES, Attempt, advice, exit_code, failure_json, headline
+from duet_rpc.cli.output import Output, compact, cut, is_terminal, safe, tell, tell_failure
 from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
 from duet_rpc.options import without_password
 
@@ -65,20 +48,17 @@ _SHORT = 1.0
     help="A retry: when it was first sent, as an age (90s, 5m, 2h) or a time.",
 )
 @reaching_options
-@output_options
 def command(
-    words: tuple[str, ...],
+    target: Target,
+    words: list[str],
+    output: Output,
+    *,
     json: str | None,
     notify: bool,
     is_command: bool | None,
     key: str | None,
     retry: bool,
     since: str | None,
-    timeout: float | None,
-    framing: str,
-    verbose: bool,
-    format_: str | None,
-    no_color: bool,
 ) -> None:
     """Call a method and print its result.
 
@@ -100,15 +80,13 @@ def command(
     """
     from duet_rpc.cli.params import Sources, read_params, text_items
 
-    output = Output(format_, no_color)
-    server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)
-    if not rest:
+    if not words:
         raise click.UsageError("which method? It comes after the server's address, or first")
     if key is not None and is_command is False:
         raise click.UsageError("a query has no key")
     if notify and (key is not None or is_command):
         raise click.UsageError("a command is not sent with --notify: it could not be answered")
-    method, *items = rest
+    method, *items = words
     params = read_params(items, json, Sources())
     if not notify:
         key = _settle_key(params, key)
@@ -127,38 +105,22 @@ def command(
         # Said again later, an age would be too young.
         tells_age=age is not None and (since is None or is_moment(since)),
     )
-    call = _Call(server, attempt, params, is_command)
-    failure: DuetError | None = None
-    result = b""
+    call = _Call(target, attempt, params, is_command)
     try:
-        with server.client() as client:
-            result = call.notify(client) if notify else call.run(client)
-    except KeyboardInterrupt:
-        failure = Interrupted("interrupted")
+        result = target.talk(call.notify if notify else call.run)
     except DuetError as error:
-        failure = error
-    finally:
-        call.clear_progress()
-    if failure is None:
-        if not notify:
-            output.value(result)
-        return
-    if attempt.key is not None:
-        attempt.retry_line = _retry_line(attempt, failure)
-    _tell(failure, attempt, server, verbose=verbose, no_color=no_color)
-    if output.json_wanted:
-        output.value(failure_json(failure, attempt))
-    sys.exit(exit_code(failure))
+        _fail(error, attempt, target, output)
+    if not notify:
+        output.value(result)
 
 
 class _Call:
     """One call, which learns on the way what it calls."""
 
     def __init__(
-        self, server: Server, attempt: Attempt, params: Any, is_command: bool | None
+        self, target: Target, attempt: Attempt, params: Any, is_command: bool | None
     ) -> None:
-        self._server = server
-        self._total_timeout = server.total_timeout
+        self._target = target
         self._attempt = attempt
         self._params = params
         self._is_command = is_command
@@ -177,8 +139,8 @@ class _Call:
             client.call("describeMethods", timeout=_SHORT)
         except DuetError:
             pass  # one that has no such method, no time or no life any more has still got it
-        if self._server.refusal is not None:
-            raise self._server.refusal
+        if self._target.refusal is not None:
+            raise self._target.refusal
         return b""
 
     def run(self, client: "Client") -> bytes:
@@ -201,13 +163,17 @@ class _Call:
         # Only our own servers are known to bear the token that asks for news.
         wants_news = is_known and (params is None or isinstance(self._params, dict))
         attempt.sent, attempt.first_sent = True, moment(attempt.age)
-        result: bytes = client.call(
-            attempt.method,
-            params,
-            returns=Raw,
-            on_progress=self._on_progress if wants_news else None,
-            total_timeout=self._total_timeout if wants_news else None,
-        )
+        try:
+            result: bytes = client.call(
+                attempt.method,
+                params,
+                returns=Raw,
+                on_progress=self._on_progress if wants_news else None,
+                total_timeout=self._target.total_timeout if wants_news else None,
+            )
+        finally:
+            if self._progress_shown:
+                click.echo("\r\x1b[K", err=True, nl=False)
         return result
 
     def _look_up(self, client: "Client") -> tuple[bool, bool]:
@@ -231,11 +197,6 @@ class _Call:
         if self._shows_progress:
             self._progress_shown = True
             click.echo(f"\r\x1b[K{cut(_progress(value), 78)}", err=True, nl=False)
-
-    def clear_progress(self) -> None:
-        """Take the line of progress away."""
-        if self._progress_shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _progress(value: Any) -> str:
@@ -291,13 +252,16 @@ def _retry_line(attempt: Attempt, failure: DuetError) -> str:
     return shlex.join(["duet-rpc", *words[:end], *added, *words[end:]])
 
 
-def _tell(
-    error: DuetError, attempt: Attempt, server: Server, *, verbose: bool, no_color: bool
-) -> None:
-    tell_failure(headline(error), no_color=no_color)
-    for line in [*server.about_framing(error), *advice(error, attempt)]:
-        tell(f"  {line}")
-    if isinstance(error, InternalError | ResultUnserializable) and server.stderr and not verbose:
+def _fail(error: DuetError, attempt: Attempt, target: Target, output: Output) -> NoReturn:
+    """Say what went wrong and what to do, and end the process."""
+    if attempt.key is not None:
+        attempt.retry_line = _retry_line(attempt, error)
+    lines = [*target.about_framing(error), *advice(error, attempt)]
+    tell_failure(headline(error), lines, no_color=output.no_color)
+    if isinstance(error, InternalError | ResultUnserializable) and target.unseen:
         tell("The server wrote:")
-        for line in server.stderr:
+        for line in target.unseen:
             tell(f"  | {safe(line)}")
+    if output.json_wanted:
+        output.value(failure_json(error, attempt))
+    sys.exit(exit_code(error))

@@ -7,13 +7,15 @@ What a started server writes to its stderr is its own affair: it is shown when i
 fails unforeseen, and with `--verbose`. There is no event loop here: a person waits for the start.
 """
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from duet_rpc.cli.output import safe, tell
+from duet_rpc.cli.failures import Attempt, Interrupted, exit_code, failure_json, headline
+from duet_rpc.cli.output import Failed, Output, output_options, safe, tell
 from duet_rpc.errors import DuetError, RpcError, TransportError, UsageError
 
 if TYPE_CHECKING:
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
     from duet_rpc.transports.link import Opener
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 USUAL_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 10.0
 MAX_TAIL = 20
-_SERVER = "duet_rpc.server.server"
+_STARTED = "duet_rpc.cli.started"
 _ADDRESSES = ("tcp:", "unix:")
 
 _OPTIONS = (
@@ -49,15 +52,32 @@ _OPTIONS = (
 )
 
 
-def reaching_options(command: F) -> F:
-    """Give a command the options of everything that talks to a server."""
+def reaching_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of everything that talks to a server and prints what it says.
+
+    It is called with the `Target`, the words that are left, the `Output`, and its own options.
+    """
+
+    @functools.wraps(run)
+    def command(
+        words: tuple[str, ...],
+        timeout: float | None,
+        framing: str,
+        verbose: bool,
+        output: Output,
+        **own: Any,
+    ) -> None:
+        target, rest = Target.of(words, timeout=timeout, framing=framing, verbose=verbose)
+        run(target, rest, output, **own)
+
+    made = output_options(command)
     for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+        made = option(made)
+    return made
 
 
 class ReachingCommand(click.Command):
-    """A command whose words after `--` start a server. Its `words` are read by `Server.of`."""
+    """A command whose words after `--` start a server. Its `words` are read by `Target.of`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what stands after the first `--` apart: none of it is ours to read."""
@@ -66,7 +86,7 @@ class ReachingCommand(click.Command):
             args, server = args[:at], args[at + 1 :]
             if not server and not ctx.resilient_parsing:
                 raise click.UsageError("after -- comes the command of a server", ctx)
-            ctx.meta[_SERVER] = server
+            ctx.meta[_STARTED] = server
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -78,7 +98,7 @@ class ReachingCommand(click.Command):
         formatter.write_usage(ctx.command_path, f"[OPTIONS] {own}-- COMMAND...", prefix="       ")
 
 
-class Server:
+class Target:
     """The server that a command line names, and how to talk to it."""
 
     def __init__(self, opener: "Opener", timeout: float | None, framing: str) -> None:
@@ -88,8 +108,8 @@ class Server:
         self._timeout = USUAL_TIMEOUT if timeout is None else finite
         self.total_timeout = finite
         """What news of progress cannot prolong: the time that was asked for."""
-        self.stderr: deque[str] = deque(maxlen=MAX_TAIL)
-        """The last lines that a started server wrote to its stderr."""
+        self.unseen: deque[str] = deque(maxlen=MAX_TAIL)
+        """The last lines that a started server wrote to its stderr, if they are not shown."""
         self.refusal: RpcError | None = None
         """What the server answered under no id: it refuses something that wants no answer."""
         self._wrote_no_frames = self._wrote_too_much = False
@@ -97,31 +117,45 @@ class Server:
     @classmethod
     def of(
         cls, words: Sequence[str], *, timeout: float | None, framing: str, verbose: bool
-    ) -> "tuple[Server, list[str]]":
+    ) -> "tuple[Target, list[str]]":
         """Find the server that is meant, and the words that are left."""
         from duet_rpc.transports.link import ChildOpener, SocketOpener
 
-        command = click.get_current_context().meta.get(_SERVER)
+        command = click.get_current_context().meta.get(_STARTED)
         if command is None:
-            target, *rest = words or [""]
-            return cls(_at_address(target, timeout, SocketOpener), timeout, framing), rest
+            address, *rest = words or [""]
+            return cls(_at_address(address, timeout, SocketOpener), timeout, framing), rest
         if words and words[0].startswith(_ADDRESSES):
             raise click.UsageError("give the server's address or its command after --, not both")
 
         def on_stderr(line: str) -> None:
-            server.stderr.append(line)
             if verbose:
                 tell(safe(line))
+            else:
+                target.unseen.append(line)
 
-        server = cls(ChildOpener(command, on_stderr=on_stderr), timeout, framing)
-        return server, list(words)
+        target = cls(ChildOpener(command, on_stderr=on_stderr), timeout, framing)
+        return target, list(words)
 
-    def client(self) -> "Client":
-        """Make a client, to be used with `with`."""
+    def talk(self, work: "Callable[[Client], T]") -> T:
+        """Do something with a client. What goes wrong is a `DuetError`; so is an interruption."""
         from duet_rpc.blocking import Client
 
         framing: Any = self._framing
-        return Client(self._opener, timeout=self._timeout, framing=framing, log=self)
+        try:
+            with Client(self._opener, timeout=self._timeout, framing=framing, log=self) as client:
+                return work(client)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
+    def ask(self, work: "Callable[[Client], T]", output: Output) -> T:
+        """Ask what changes nothing. What goes wrong ends the command."""
+        try:
+            return self.talk(work)
+        except DuetError as error:
+            if output.json_wanted:
+                output.value(failure_json(error, Attempt(method="", sent=False)))
+            raise Failed(headline(error), exit_code(error), self.about_framing(error)) from None
 
     def note(self, severity: str, text: str, **fields: Any) -> None:
         """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
@@ -150,14 +184,14 @@ class Server:
         return ""
 
 
-def _at_address(target: str, timeout: float | None, opener: Any) -> "Opener":
+def _at_address(address: str, timeout: float | None, opener: Any) -> "Opener":
     patience = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
     try:
-        found: Opener = opener(target, timeout=patience)
+        found: Opener = opener(address, timeout=patience)
     except UsageError:
         raise click.UsageError(
             "which server? Begin with tcp://HOST:PORT or unix:PATH, or end with"
             " -- and the command that starts it"
-            + (f" ({target!r} is no address)" if target else "")
+            + (f" ({address!r} is no address)" if address else "")
         ) from None
     return found

@@ -5,11 +5,11 @@ from typing import NoReturn
 import click
 import msgspec
 
-from duet_rpc.cli.connect import ReachingCommand, Server, reaching_options
-from duet_rpc.cli.discovery import Found
+from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
+from duet_rpc.cli.discovery import discover
 from duet_rpc.cli.failures import EXIT_CODES
-from duet_rpc.cli.output import Output, output_options, safe
-from duet_rpc.cli.talking import talking
+from duet_rpc.cli.output import Output, safe
+from duet_rpc.server.description import MethodDescription
 
 
 @click.command("list", cls=ReachingCommand, epilog=EXIT_CODES)
@@ -22,16 +22,7 @@ from duet_rpc.cli.talking import talking
     help="Also those that every daemon of ours has; in JSON they always are.",
 )
 @reaching_options
-@output_options
-def command(
-    words: tuple[str, ...],
-    all_: bool,
-    timeout: float | None,
-    framing: str,
-    verbose: bool,
-    format_: str | None,
-    no_color: bool,
-) -> None:
+def command(target: Target, words: list[str], output: Output, *, all_: bool) -> None:
     """List the methods of a server.
 
     \b
@@ -39,25 +30,19 @@ def command(
     duet-rpc list tcp://127.0.0.1:8765 --format json
     duet-rpc list -- python sums.py
     """
-    from duet_rpc.cli.discovery import discover
-
-    output = Output(format_, no_color)
-    server, rest = Server.of(words, timeout=timeout, framing=framing, verbose=verbose)
-    if rest:
-        raise click.UsageError(f"one server at a time; what is {rest[0]!r}?")
-    with talking(server, output) as client:
-        methods = discover(client).methods
-    methods.sort(key=lambda method: method.name)
+    if words:
+        raise click.UsageError(f"one server at a time; what is {words[0]!r}?")
+    methods = sorted(target.ask(discover, output).methods, key=lambda method: method.name)
     if not output.pretty:
-        output.value(msgspec.json.encode([_described(method) for method in methods]))
+        output.value(msgspec.json.encode([_describe(method) for method in methods]))
         return
-    usual = _usual()
+    usual = _describe_usual()
     own = [m for m in methods if all_ or (m.name, m.description) not in usual]
     rest = [m.name for m in methods if m not in own]
     if own:
         output.table(
             ("method", "kind", "description"),
-            [(safe(m.name), m.kind or "", safe(_summary(m.description))) for m in own],
+            [(safe(m.name), m.kind or "", safe(_summarize(m))) for m in own],
         )
     else:
         output.line("The server has no methods of its own.")
@@ -66,8 +51,8 @@ def command(
         output.line(output.faint(click.wrap_text(usual_names, output.width)))
 
 
-def _described(method: Found) -> dict[str, str | None]:
-    described: dict[str, str | None] = {"name": method.name, "description": method.description}
+def _describe(method: MethodDescription) -> dict[str, str]:
+    described = {"name": method.name, "description": method.summary or method.description}
     if method.kind is not None:
         described["kind"] = method.kind
     if method.promise is not None:
@@ -75,11 +60,11 @@ def _described(method: Found) -> dict[str, str | None]:
     return described
 
 
-def _summary(description: str) -> str:
-    return description.strip().partition("\n\n")[0]
+def _summarize(method: MethodDescription) -> str:
+    return (method.summary or method.description).strip().partition("\n\n")[0]
 
 
-def _usual() -> set[tuple[str, str]]:
+def _describe_usual() -> set[tuple[str, str]]:
     """Name the daemon's own methods, as it describes them itself."""
     from duet_rpc.ledger.commands import Commands
     from duet_rpc.server.builtin import builtin_methods, parting_methods

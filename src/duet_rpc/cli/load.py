@@ -15,15 +15,8 @@ import click
 from duet_rpc.server.daemon import loading
 from duet_rpc.service import Service
 
-
-class LoadFailed(click.ClickException):
-    """The file was found, but raised when it was imported."""
-
-    exit_code = 1
-
-    def show(self, file: object = None) -> None:
-        """Say it on stderr under our name."""
-        click.echo(f"duet-rpc: {self.format_message()}", err=True)
+LOAD_FAILED = 1
+"""The exit code when the file was found, but raised when it was imported."""
 
 
 def load_service(target: str) -> Service:
@@ -94,7 +87,7 @@ def _import_file(path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise LoadFailed(_told(error, path)) from None
+        raise _fail(error, path) from None
     return module
 
 
@@ -108,18 +101,20 @@ def _import_module(name: str) -> ModuleType:
                 f"there is no module {error.name} here or among the installed ones;"
                 f" for a file, give its name with .py"
             ) from None
-        raise LoadFailed(_told(error, name)) from None
+        raise _fail(error, name) from None
     except Exception as error:
-        raise LoadFailed(_told(error, name)) from None
+        raise _fail(error, name) from None
 
 
-def _told(error: Exception, place: str) -> str:
+def _fail(error: Exception, place: str) -> click.ClickException:
     """Say what was raised, and the line that raised it: the last one outside of the machinery."""
     import traceback
 
+    from duet_rpc.cli.output import Failed
+
     if isinstance(error, SyntaxError) and error.lineno is not None:
-        shown = (error.text or "").strip()
-        return f"{place} cannot be read: {error.msg}\n  {error.filename}:{error.lineno}: {shown}"
+        where = f"{error.filename}:{error.lineno}: {(error.text or '').strip()}"
+        return Failed(f"{place} cannot be read: {error.msg}\n  {where}", LOAD_FAILED)
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -129,7 +124,7 @@ def _told(error: Exception, place: str) -> str:
     text = f"{place} raised {type(error).__name__} when it was imported: {error}"
     for frame in (own or frames)[-1:]:
         text += f"\n  {frame.filename}:{frame.lineno}: {frame.line}"
-    return text
+    return Failed(text, LOAD_FAILED)
 
 
 def host_and_port(text: str) -> tuple[str, int]:

@@ -21,7 +21,7 @@ COMMANDS = {
 """The module of each command."""
 
 
-class Commands(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are imported by name, in the order of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,7 +38,7 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ended as asked, 1 failed, 2 used wrongly.",
 )

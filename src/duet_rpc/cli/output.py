@@ -5,19 +5,18 @@ spelling that they came in. What others wrote (results, names, descriptions, mes
 characters that a terminal obeys; they are shown as escapes instead.
 """
 
+import functools
 import io
 import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import click
 
 from duet_rpc.wire import surrogates
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NOT_WRITTEN = 6
 """The exit code when stdout does not take a result."""
@@ -44,8 +43,13 @@ _OPTIONS = (
 )
 
 
-def output_options(command: F) -> F:
-    """Give a command the options that say how its results look."""
+def output_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say how its results look; it is called with an `Output`."""
+
+    @functools.wraps(run)
+    def command(format_: str | None, no_color: bool, **own: Any) -> None:
+        run(output=Output(format_, no_color), **own)
+
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -60,6 +64,7 @@ class Output:
             # A terminal that has no letter for something still shows the rest.
             sys.stdout.reconfigure(errors="backslashreplace")
         self.pretty = on_terminal if format_ is None else format_ == "pretty"
+        self.no_color = no_color
         self.json_wanted = format_ == "json"
         """JSON was asked for by name: failures are told in it as well."""
         self.colour = self.pretty and on_terminal and not no_color and _terminal_has_colour()
@@ -113,8 +118,8 @@ class Output:
             self.line(self.strong(line) if number == 0 else line)
 
 
-def columns(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Lay out rows in columns, two spaces apart."""
+def columns(rows: Sequence[Sequence[str]], width: int = 10_000) -> list[str]:
+    """Lay out rows in columns, two spaces apart; the last is cut where the width ends."""
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
     room = max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 20)
     lines = []
@@ -171,12 +176,14 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
-def tell_failure(text: str, *, no_color: bool = False) -> None:
-    """Say on stderr, under our name, what went wrong."""
+def tell_failure(text: str, advice: Sequence[str] = (), *, no_color: bool = False) -> None:
+    """Say on stderr, under our name, what went wrong, with what to do below."""
     name = "duet-rpc:"
     if is_terminal(sys.stderr) and not no_color and _terminal_has_colour():
         name = f"\x1b[31m{name}\x1b[0m"
-    click.echo(f"{name} {text}", err=True)
+    tell(f"{name} {text}")
+    for line in advice:
+        tell(f"  {line}")
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -198,6 +205,4 @@ class Failed(click.ClickException):
 
     def show(self, file: object = None) -> None:
         """Say it on stderr under our name, with what to do below."""
-        tell_failure(self.format_message())
-        for line in self._advice:
-            tell(f"  {line}")
+        tell_failure(self.format_message(), self._advice)

@@ -39,11 +39,11 @@ class Sources:
         try:
             return self.read(name).decode()
         except UnicodeDecodeError:
-            raise click.UsageError(f"{_said(name)} is not text in UTF-8") from None
+            raise click.UsageError(f"{_name(name)} is not text in UTF-8") from None
 
     def read_json(self, name: str) -> Raw:
         """Read a file that holds one JSON value."""
-        return checked_json(self.read(name), _said(name))
+        return check_json(self.read(name), _name(name))
 
     def _read_stdin(self) -> bytes:
         if self._stdin_is_read:
@@ -56,11 +56,11 @@ class Sources:
         return sys.stdin.buffer.read()
 
 
-def _said(name: str) -> str:
+def _name(name: str) -> str:
     return "stdin" if name == "-" else name
 
 
-def checked_json(text: bytes, where: str) -> Raw:
+def check_json(text: bytes, where: str) -> Raw:
     """Take a JSON value as it is spelled, or say what is wrong with it."""
     try:
         surrogates.decode(text)
@@ -80,7 +80,7 @@ def read_params(items: Sequence[str], json: str | None, sources: Sources) -> Any
     if json is not None:
         is_inline = json.lstrip()[:1] in ("{", "[")
         raw = (
-            checked_json(json.encode("utf-8", "surrogateescape"), "--json")
+            check_json(json.encode("utf-8", "surrogateescape"), "--json")
             if is_inline
             else sources.read_json(json)
         )
@@ -105,7 +105,7 @@ def read_items(items: Sequence[str], sources: Sources) -> dict[str, Any]:
         name, sign, value = _split(item)
         if name in named:
             raise click.UsageError(f"{name} is given twice")
-        named[name] = _value(name, sign, value, sources)
+        named[name] = _read_value(name, sign, value, sources)
     return named
 
 
@@ -126,7 +126,7 @@ def _split(item: str) -> tuple[str, str, str]:
     return name, sign, value
 
 
-def _value(name: str, sign: str, value: str, sources: Sources) -> Any:
+def _read_value(name: str, sign: str, value: str, sources: Sources) -> Any:
     if value.startswith("@"):
         source = value[1:]
         return sources.read_text(source) if sign == "=" else sources.read_json(source)
@@ -135,7 +135,7 @@ def _value(name: str, sign: str, value: str, sources: Sources) -> Any:
             raise click.UsageError(f"{name} is not text in UTF-8")
         return value[1:] if value.startswith("\\@") else value
     try:
-        return checked_json(value.encode("utf-8", "surrogateescape"), name)
+        return check_json(value.encode("utf-8", "surrogateescape"), name)
     except click.UsageError as error:
         if any(each in value for each in '"{['):
             raise

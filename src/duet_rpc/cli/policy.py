@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import click
 
+from duet_rpc.cli.output import cells, columns
 from duet_rpc.policy import PRESETS, explain
 
 
@@ -36,15 +37,7 @@ def command(name: str | None) -> None:
 
 
 def _print(rows: Sequence[tuple[str, ...]]) -> None:
-    for line in aligned(rows):
+    header, *rest = rows
+    rule = ["-" * max(map(cells, column)) for column in zip(*rows, strict=True)]
+    for line in columns([header, rule, *rest]):
         click.echo(line)
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lay out rows in columns, with a line under the first."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

@@ -1,24 +1,13 @@
 """`duet-rpc rpc`: the daemon with nothing but its own methods."""
 
-from typing import Any
-
 import click
 
-from duet_rpc.cli.serve_options import make_logs, make_policy, serving_options
+from duet_rpc.cli.serve_options import ServeOptions, serving_options
 
 
 @click.command("rpc")
 @serving_options
-def command(
-    policy: str,
-    framing: Any,
-    read_timeout: float | None,
-    max_message_bytes: int | None,
-    log_level: str,
-    log_file: str | None,
-    no_exception_text: bool,
-    no_color: bool,
-) -> None:
+def command(options: ServeOptions) -> None:
     """Serve the daemon's own methods on stdin and stdout.
 
     They are initialize, listMethods, describeMethods, version, setLogLevel, shutdown, exit,
@@ -36,7 +25,5 @@ def command(
     from duet_rpc.server.server import Server
     from duet_rpc.service import Service
 
-    server = Server(Service(), policy=make_policy(policy, read_timeout, max_message_bytes))
-    server.run_stdio(
-        framing=framing, logs=make_logs(log_level, log_file, no_exception_text, no_color)
-    )
+    server = Server(Service(), policy=options.make_policy())
+    server.run_stdio(framing=options.framing, logs=options.make_logs())

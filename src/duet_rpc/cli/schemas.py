@@ -6,6 +6,8 @@ Schemas come from servers of any make, so anything may be missing or odd; what c
 
 from typing import Any
 
+from msgspec import UNSET
+
 from duet_rpc.cli.output import compact, safe
 
 _LIMITS = {
@@ -23,7 +25,7 @@ _LIMITS = {
 }
 
 
-def worded(schema: Any) -> str:
+def say_type(schema: Any) -> str:
     """Say a schema in a few words."""
     if not isinstance(schema, dict):
         return "any"
@@ -35,9 +37,9 @@ def worded(schema: Any) -> str:
         return compact(schema["const"])
     for choice in ("anyOf", "oneOf"):
         if isinstance(schema.get(choice), list):
-            return " | ".join(dict.fromkeys(map(worded, schema[choice])))
+            return " | ".join(dict.fromkeys(map(say_type, schema[choice])))
     if isinstance(schema.get("allOf"), list) and schema["allOf"]:
-        return " and ".join(map(worded, schema["allOf"]))
+        return " and ".join(map(say_type, schema["allOf"]))
     kind = schema.get("type")
     if isinstance(kind, list):
         return " | ".join(_of_type(str(each), schema) for each in kind)
@@ -45,27 +47,26 @@ def worded(schema: Any) -> str:
 
 
 def _of_type(kind: str, schema: dict[str, Any]) -> str:
-    said = safe(kind)
+    words = safe(kind)
     if kind == "array":
         items = schema.get("items")
         if isinstance(items, list):
-            said = f"[{', '.join(map(worded, items))}]"
-            return said  # its length is plain
+            return f"[{', '.join(map(say_type, items))}]"  # its length is plain
         if isinstance(items, dict) and items:
-            said = f"array of {worded(items)}"
+            words = f"array of {say_type(items)}"
     elif kind == "object":
         values = schema.get("additionalProperties")
         if isinstance(schema.get("title"), str):
-            said = safe(schema["title"])
+            words = safe(schema["title"])
         elif isinstance(values, dict) and values:
-            said = f"object of {worded(values)}"
+            words = f"object of {say_type(values)}"
     limits = [
         form.format(safe(str(schema[name]))) for name, form in _LIMITS.items() if name in schema
     ]
-    return " ".join([said, ", ".join(limits)]) if limits else said
+    return " ".join([words, ", ".join(limits)]) if limits else words
 
 
-def members(schema: Any) -> list[tuple[str, str, str]]:
+def list_members(schema: Any) -> list[tuple[str, ...]]:
     """List the members of an object: name, type, and whether it is required or what it is else."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
@@ -73,22 +74,24 @@ def members(schema: Any) -> list[tuple[str, str, str]]:
     required = schema.get("required")
     needed = required if isinstance(required, list) else []
     return [
-        (safe(name), worded(each), "required" if name in needed else default_of(each))
+        (safe(name), say_type(each), "required" if name in needed else _say_absence(each))
         for name, each in properties.items()
     ]
 
 
-def default_of(schema: Any) -> str:
+def _say_absence(schema: Any) -> str:
+    return say_default(schema.get("default", UNSET) if isinstance(schema, dict) else UNSET)
+
+
+def say_default(default: Any) -> str:
     """Say what a value is when it is left out."""
-    if isinstance(schema, dict) and "default" in schema:
-        return f"default {compact(schema['default'])}"
-    return "optional"
+    return "optional" if default is UNSET else f"default {compact(default)}"
 
 
-def names_in(schema: Any) -> list[str]:
+def list_names(schema: Any) -> list[str]:
     """List the named types that a schema refers to, in order."""
     if isinstance(schema, list):
-        return [name for part in schema for name in names_in(part)]
+        return [name for part in schema for name in list_names(part)]
     if not isinstance(schema, dict):
         return []
     found = []
@@ -96,5 +99,5 @@ def names_in(schema: Any) -> list[str]:
         if key == "$ref" and isinstance(value, str):
             found.append(value.rpartition("/")[2])
         else:
-            found += names_in(value)
+            found += list_names(value)
     return found

@@ -1,11 +1,10 @@
 """`duet-rpc serve FILE:OBJECT`: a person's own service."""
 
 import sys
-from typing import Any
 
 import click
 
-from duet_rpc.cli.serve_options import make_logs, make_policy, serving_options
+from duet_rpc.cli.serve_options import ServeOptions, serving_options
 
 
 @click.command("serve", epilog="Exit codes: 0 ended as asked, 1 the file failed, 2 used wrongly.")
@@ -51,15 +50,8 @@ from duet_rpc.cli.serve_options import make_logs, make_policy, serving_options
     " in the log, and the old one goes on.",
 )
 def command(
+    options: ServeOptions,
     target: str,
-    policy: str,
-    framing: Any,
-    read_timeout: float | None,
-    max_message_bytes: int | None,
-    log_level: str,
-    log_file: str | None,
-    no_exception_text: bool,
-    no_color: bool,
     store: str | None,
     unix: str | None,
     tcp: str | None,
@@ -88,7 +80,8 @@ def command(
         raise click.UsageError("choose one of --unix and --tcp")
     if reload and (unix is not None or tcp is not None):
         raise click.UsageError("--reload is for stdin and stdout; leave out --unix and --tcp")
-    rules = make_policy(policy, read_timeout, max_message_bytes)
+    rules = options.make_policy()
+    framing = options.framing
     if unix is None and tcp is None:
         take_stdio()  # before the file is imported: it may print
     if reload:
@@ -100,7 +93,7 @@ def command(
     except UsageError as error:
         told = str(error).replace("store= of Server", "--store")
         raise click.UsageError(told) from None
-    logs = make_logs(log_level, log_file, no_exception_text, no_color)
+    logs = options.make_logs()
     try:
         if unix is not None:
             server.run_unix(unix, logs=logs, framing=framing)

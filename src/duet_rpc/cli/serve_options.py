@@ -4,8 +4,9 @@ Each option has an environment variable beside it, and wins over it: some client
 almost no environment, others offer no way to give arguments.
 """
 
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,8 +14,6 @@ from duet_rpc.policy import PRESETS, Policy, preset, replace
 
 if TYPE_CHECKING:
     from duet_rpc.server.logs import Logs
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 LEVELS = ("debug", "info", "warn", "error")
 
@@ -86,29 +85,44 @@ _OPTIONS = (
 )
 
 
-def serving_options(command: F) -> F:
-    """Give a command the options of serving, in the order of the table."""
+class ServeOptions(NamedTuple):
+    """What was given, or stands in the environment."""
+
+    policy: str
+    framing: Any
+    read_timeout: float | None
+    max_message_bytes: int | None
+    log_level: str
+    log_file: str | None
+    no_exception_text: bool
+    no_color: bool
+
+    def make_policy(self) -> Policy:
+        """Look up the preset and replace the limits that were given."""
+        given = {"read_timeout": self.read_timeout, "max_message_bytes": self.max_message_bytes}
+        changes = {rule: value for rule, value in given.items() if value is not None}
+        return replace(preset(self.policy), **changes) if changes else preset(self.policy)
+
+    def make_logs(self) -> "Logs":
+        """Open the log."""
+        from duet_rpc.server.logs import Logs
+
+        return Logs(
+            level=self.log_level.lower(),
+            path=self.log_file or None,
+            colour=False if self.no_color else None,
+            log_exception_text=not self.no_exception_text,
+        )
+
+
+def serving_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of serving; it is called with `ServeOptions` and its own."""
+
+    @functools.wraps(run)
+    def command(**given: Any) -> None:
+        options = ServeOptions(*(given.pop(name) for name in ServeOptions._fields))
+        run(options, **given)
+
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
-
-
-def make_policy(name: str, read_timeout: float | None, max_message_bytes: int | None) -> Policy:
-    """Look up the preset and replace the limits that were given."""
-    given = {"read_timeout": read_timeout, "max_message_bytes": max_message_bytes}
-    changes = {rule: value for rule, value in given.items() if value is not None}
-    return replace(preset(name), **changes) if changes else preset(name)
-
-
-def make_logs(
-    log_level: str, log_file: str | None, no_exception_text: bool, no_color: bool
-) -> "Logs":
-    """Open the log."""
-    from duet_rpc.server.logs import Logs
-
-    return Logs(
-        level=log_level.lower(),
-        path=log_file or None,
-        colour=False if no_color else None,
-        log_exception_text=not no_exception_text,
-    )

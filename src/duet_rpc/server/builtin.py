@@ -4,19 +4,22 @@ A service that defines one of these names itself keeps its own.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
 
 from duet_rpc.context import Context
-from duet_rpc.engine.parameters import Parameter, type_name
+from duet_rpc.engine.parameters import type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.ledger.commands import Commands
 from duet_rpc.options import is_text
-from duet_rpc.service import Kind, Method, Service
+from duet_rpc.service import Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.params import check_key
+
+if TYPE_CHECKING:
+    from duet_rpc.server.description import ServiceDescription
 
 PROTOCOL_VERSION = "2.0"
 
@@ -41,8 +44,11 @@ def builtin_methods(
     name = service.name or "duet-rpc"
     version = service.version or __version__
 
-    def all_methods() -> list[Method]:
-        return sorted(service.with_fallback(daemon), key=lambda method: method.name)
+    def describe_served(with_schemas: bool = False) -> "ServiceDescription":
+        from duet_rpc.server.description import describe
+
+        served = service.with_fallback(daemon)
+        return describe(served, name=name, version=version, with_schemas=with_schemas)
 
     @daemon.query(inline=True, ignore_unknown=True)
     def initialize() -> dict[str, Any]:
@@ -55,12 +61,15 @@ def builtin_methods(
     @daemon.query(inline=True, name="listMethods")
     def list_methods() -> list[dict[str, str]]:
         """List the methods with their descriptions."""
-        return [{"name": m.name, "description": m.description} for m in all_methods()]
+        methods = describe_served().methods
+        return [{"name": each.name, "description": each.description} for each in methods]
 
     @daemon.query(inline=True, name="describeMethods")
     def describe_methods() -> list[dict[str, Any]]:
         """Say what each method takes and returns."""
-        return [_described(method) for method in all_methods()]
+        from duet_rpc.server.description import write_method
+
+        return [write_method(method) for method in describe_served().methods]
 
     @daemon.query(inline=True, name="version")
     def say_version() -> dict[str, str]:
@@ -103,9 +112,9 @@ def builtin_methods(
     @daemon.query(inline=True, name="rpc.discover")
     def discover() -> dict[str, Any]:
         """Describe everything that is served, as an OpenRPC document."""
-        from duet_rpc.server.openrpc import openrpc_document
+        from duet_rpc.server.openrpc import write_openrpc
 
-        return openrpc_document(service.with_fallback(daemon), name=name, version=version)
+        return write_openrpc(describe_served(with_schemas=True))
 
     if commands is not None:
 
@@ -148,28 +157,3 @@ def parting_methods(part: Callable[[str], None]) -> Service:
         part(ctx.connection_id)
 
     return parting
-
-
-def _described(method: Method) -> dict[str, Any]:
-    parameters = method.parameters
-    described: dict[str, Any] = {
-        "name": method.name,
-        "params": [_said(parameter) for parameter in parameters.listed],
-        "returns": type_name(parameters.returns),
-    }
-    if method.kind is Kind.COMMAND:
-        described["kind"] = method.kind.value
-        described["promise"] = method.promise.value if method.promise is not None else None
-    return described
-
-
-def _said(parameter: Parameter) -> str:
-    said = f"{parameter.name}: {type_name(parameter.hint)}"
-    if parameter.required:
-        return said
-    from msgspec import json
-
-    try:
-        return f"{said} = {json.encode(parameter.default).decode()}"
-    except (TypeError, ValueError):
-        return f"{said} = ..."

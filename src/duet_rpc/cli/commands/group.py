@@ -1,17 +1,33 @@
 """`duet-rpc commands`: what a store knows about commands, and what an operator can do about it."""
 
+import functools
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.json import encode
 
-from duet_rpc.cli.commands.store import opened, store_option
+from duet_rpc.cli.commands.records import (
+    HEADER,
+    describe_counts,
+    describe_record,
+    lay_out,
+    make_row,
+    name_command,
+    say_counts,
+    say_outcome,
+    say_span,
+)
+from duet_rpc.cli.commands.store import open_named, store_option
 from duet_rpc.cli.failures import ERROR_ANSWER
-from duet_rpc.cli.output import Failed, Output, cut, is_terminal, output_options, tell
+from duet_rpc.cli.output import Failed, Output, cut, is_terminal, output_options, safe, tell
+from duet_rpc.cli.params import check_json
+from duet_rpc.ledger.states import Identity, Record, State
+from duet_rpc.wire.surrogates import encode_value, layout
 
 if TYPE_CHECKING:
-    from duet_rpc.ledger.states import Identity, Record
     from duet_rpc.ledger.stores.base import Store
 
 KEPT = 86400.0
@@ -23,9 +39,24 @@ _EXIT_CODES = (
     " 3 the store cannot be used, 6 the result cannot be written."
 )
 
-_principal = click.option(
-    "--principal", default="local", show_default=True, help="Whose command it is."
-)
+
+def _about_one(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the words and options that name one record; it is called with the identity."""
+
+    @functools.wraps(run)
+    def command(method: str, key: str, principal: str, **own: Any) -> None:
+        run(identity=Identity(principal, method, key), **own)
+
+    for option in (
+        click.option(
+            "--principal", default="local", show_default=True, help="Whose command it is."
+        ),
+        store_option,
+        click.argument("key"),
+        click.argument("method"),
+    ):
+        command = option(command)
+    return command
 
 
 class _InOrder(click.Group):
@@ -62,22 +93,15 @@ def list_(
     method: str | None,
     principal: str | None,
     limit: int,
-    format_: str | None,
-    no_color: bool,
+    output: Output,
 ) -> None:
     """List commands and count them by state.
 
     Unknown ones come first, then running ones, then done ones; of each the oldest first.
     """
-    import msgspec
-
-    from duet_rpc.cli.commands.records import HEADER, as_json, counts_as_json, row, said_counts
-    from duet_rpc.ledger.states import State
-
-    output = Output(format_, no_color)
     states = [State(state)] if state else [State.UNKNOWN, State.RUNNING, State.DONE]
     found: list[Record] = []
-    with opened(store) as records:
+    with open_named(store) as records:
         counts = records.counts()
         # The stores filter by state alone; who asks for less looks through all of them.
         some = method is not None or principal is not None
@@ -93,46 +117,33 @@ def list_(
                 break
     shown = found[:limit]
     if not output.pretty:
-        report = {"counts": counts_as_json(counts), "commands": list(map(as_json, shown))}
-        output.value(msgspec.json.encode(report))
+        report = {"counts": describe_counts(counts), "commands": list(map(describe_record, shown))}
+        output.value(encode(report))
         return
     now = time.time()
     if shown:
-        output.table(HEADER, [row(record, now) for record in shown])
+        output.table(HEADER, [make_row(record, now) for record in shown])
         if len(found) > limit:
             output.line(output.faint(f"... and more; --limit {limit * 10} shows them"))
         output.line()
-    output.line(f"In the store: {said_counts(counts, now, output)}.")
+    output.line(f"In the store: {say_counts(counts, now, output)}.")
 
 
 @command.command("show", epilog=_EXIT_CODES)
-@click.argument("method")
-@click.argument("key")
-@store_option
-@_principal
+@_about_one
 @output_options
-def show(
-    method: str, key: str, store: str, principal: str, format_: str | None, no_color: bool
-) -> None:
+def show(identity: Identity, store: str, output: Output) -> None:
     """Show all that is known about one command."""
-    import msgspec
-
-    from duet_rpc.cli.commands.records import as_json, page
-
-    output = Output(format_, no_color)
-    identity = _identity(principal, method, key)
-    with opened(store) as records:
+    with open_named(store) as records:
         record = _look(records, identity)
     if not output.pretty:
-        output.value(msgspec.json.encode(as_json(record)))
+        output.value(encode(describe_record(record)))
         return
-    for line in page(record, time.time(), output):
+    for line in lay_out(record, time.time(), output):
         output.line(line)
 
 
 @command.command("resolve", epilog=_EXIT_CODES)
-@click.argument("method")
-@click.argument("key")
 @click.option("--result", metavar="JSON", help="It happened, and this is its result.")
 @click.option(
     "--error",
@@ -142,19 +153,15 @@ def show(
     help="It ended with this error, or is to count as if it had.",
 )
 @click.option("--data", metavar="JSON", help="What stands in the error's data.")
-@store_option
-@_principal
+@_about_one
 @output_options
 def resolve(
-    method: str,
-    key: str,
+    identity: Identity,
     result: str | None,
     error: tuple[int, str] | None,
     data: str | None,
     store: str,
-    principal: str,
-    format_: str | None,
-    no_color: bool,
+    output: Output,
 ) -> None:
     """Say what became of a command whose outcome is unknown.
 
@@ -164,85 +171,67 @@ def resolve(
     duet-rpc commands resolve bank.transfer order-17 --result 70 --store sqlite:///bank.db
     duet-rpc commands resolve mail.send m-4 --error 502 "Not sent" --store sqlite:///bank.db
     """
-    import msgspec
-
-    from duet_rpc.cli.commands.records import as_json, named, said_outcome
-    from duet_rpc.ledger.states import State
-
-    output = Output(format_, no_color)
     outcome = _outcome(result, error, data)
-    identity = _identity(principal, method, key)
-    with opened(store) as records:
+    with open_named(store) as records:
         record = _look(records, identity)
         if record.state is not State.UNKNOWN or not records.resolve(identity, outcome, KEPT):
             record = _look(records, identity)
             raise Failed(
-                f"{named(identity)} is not unknown: {_why_not(record)}",
+                f"{name_command(identity)} is not unknown: {_why_not(record)}",
                 ERROR_ANSWER,
                 ["Nothing was changed."],
             )
         record = _look(records, identity)
     if output.pretty:
-        output.line(f"{named(identity)} is done; every retry is answered: {said_outcome(record)}")
+        output.line(
+            f"{name_command(identity)} is done; every retry is answered: {say_outcome(record)}"
+        )
     else:
-        output.value(msgspec.json.encode(as_json(record)))
+        output.value(encode(describe_record(record)))
 
 
 @command.command("forget", epilog=_EXIT_CODES)
-@click.argument("method")
-@click.argument("key")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@store_option
-@_principal
+@_about_one
 @output_options
 def forget(
-    method: str,
-    key: str,
+    identity: Identity,
     yes: bool,
     store: str,
-    principal: str,
-    format_: str | None,
-    no_color: bool,
+    output: Output,
 ) -> None:
     """Drop the record of a command, so that its key is as good as new.
 
     A retry that comes afterwards runs the command again. A command that runs now is not forgotten.
     """
-    import msgspec
-
-    from duet_rpc.cli.commands.records import named
-
-    output = Output(format_, no_color)
-    identity = _identity(principal, method, key)
-    with opened(store) as records:
+    with open_named(store) as records:
         record = _look(records, identity)
         if not yes:
             _confirm(record)
         if not records.forget(identity):
             record = _look(records, identity)
             raise Failed(
-                f"{named(identity)} cannot be forgotten: {_why_not(record)}",
+                f"{name_command(identity)} cannot be forgotten: {_why_not(record)}",
                 ERROR_ANSWER,
                 ["Nothing was changed."],
             )
     if output.pretty:
-        output.line(f"{named(identity)} is forgotten; its key is as good as new")
+        output.line(f"{name_command(identity)} is forgotten; its key is as good as new")
     else:
-        output.value(msgspec.json.encode({"forgotten": dict(identity._asdict())}))
+        output.value(encode({"forgotten": dict(identity._asdict())}))
 
 
 @command.command("sweep", epilog=_EXIT_CODES)
 @store_option
 @output_options
-def sweep(store: str, format_: str | None, no_color: bool) -> None:
+def sweep(store: str, output: Output) -> None:
     """Drop the records whose time is over.
 
     Servers do it in the background, and Redis and Valkey by themselves. By hand, the clock is
     taken to be right.
     """
-    output = Output(format_, no_color)
     dropped = 0
-    with opened(store) as records:
+    with open_named(store) as records:
         while True:
             count = records.sweep(SWEPT_AT_ONCE)
             dropped += count
@@ -254,16 +243,8 @@ def sweep(store: str, format_: str | None, no_color: bool) -> None:
         output.value(b'{"dropped":%d}' % dropped)
 
 
-def _identity(principal: str, method: str, key: str) -> "Identity":
-    from duet_rpc.ledger.states import Identity
-
-    return Identity(principal, method, key)
-
-
-def _look(records: "Store", identity: "Identity") -> "Record":
+def _look(records: "Store", identity: Identity) -> Record:
     """Read a record, or say whose it may be instead."""
-    from duet_rpc.cli.commands.records import named
-    from duet_rpc.cli.output import safe
 
     record = records.look(identity)
     if record is not None:
@@ -272,7 +253,7 @@ def _look(records: "Store", identity: "Identity") -> "Record":
     everything = records.records(None, counts.unknown + counts.running + counts.done + 1)
     others = [r.identity.principal for r in everything if r.identity[1:] == identity[1:]]
     raise Failed(
-        f"there is no command {named(identity)}"
+        f"there is no command {name_command(identity)}"
         + (" of local" if identity.principal == "local" else ""),
         ERROR_ANSWER,
         [f"There is one of another principal: --principal {safe(each)}" for each in others]
@@ -280,46 +261,38 @@ def _look(records: "Store", identity: "Identity") -> "Record":
     )
 
 
-def _why_not(record: "Record") -> str:
-    from duet_rpc.cli.commands.records import in_words, said_outcome
-    from duet_rpc.ledger.states import State
-
+def _why_not(record: Record) -> str:
     if record.state is State.DONE:
-        return f"it is done, and its outcome is {said_outcome(record)}"
+        return f"it is done, and its outcome is {say_outcome(record)}"
     left = record.lease_until - time.time()
     if left > 0:
-        return f"it runs; its server has {in_words(left)} more to say that it lives"
+        return f"it runs; its server has {say_span(left)} more to say that it lives"
     return "it is safe to run again, and the next retry does so"
 
 
 def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
     """Write the outcome as a server writes its own."""
-    from duet_rpc.cli.params import checked_json
-    from duet_rpc.wire.surrogates import encode_value, layout
-
     if (result is None) == (error is None):
         raise click.UsageError("say either --result JSON or --error CODE MESSAGE")
     if result is not None:
         if data is not None:
             raise click.UsageError("--data belongs to --error")
-        value = checked_json(result.encode("utf-8", "surrogateescape"), "--result")
+        value = check_json(result.encode("utf-8", "surrogateescape"), "--result")
         return b'"result":' + layout(value, -1)
     assert error is not None, "one of them is given"
     code, message = error
     member: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
-        member["data"] = checked_json(data.encode("utf-8", "surrogateescape"), "--data")
+        member["data"] = check_json(data.encode("utf-8", "surrogateescape"), "--data")
     return b'"error":' + encode_value(member)
 
 
-def _confirm(record: "Record") -> None:
-    from duet_rpc.cli.commands.records import in_words, named, said_outcome
-
+def _confirm(record: Record) -> None:
     if not is_terminal(sys.stdin):
         raise click.UsageError("there is nobody to ask; say --yes to forget it")
-    age = in_words(time.time() - record.created_at)
-    became = f": {cut(said_outcome(record), 60)}" if said_outcome(record) else ""
-    tell(f"{named(record.identity)}: begun {age} ago, {record.state.value}{became}")
+    age = say_span(time.time() - record.created_at)
+    became = f": {cut(say_outcome(record), 60)}" if say_outcome(record) else ""
+    tell(f"{name_command(record.identity)}: begun {age} ago, {record.state.value}{became}")
     try:
         wanted = click.confirm("Forget it? A retry would run it again.", err=True)
     except click.Abort:

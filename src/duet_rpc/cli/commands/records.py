@@ -14,7 +14,7 @@ from duet_rpc.wire import surrogates
 _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
-def in_words(seconds: float) -> str:
+def say_span(seconds: float) -> str:
     """Say a time as people do: `3 hours`, `2 days`."""
     for size, name in _UNITS:
         # Up to two of a unit, the smaller one says more: 90 minutes, 36 hours.
@@ -24,25 +24,25 @@ def in_words(seconds: float) -> str:
     return "a moment"
 
 
-def moment(at: float) -> str:
+def write_time(at: float) -> str:
     """Write a time as ISO 8601 has it, in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def named(identity: Identity) -> str:
+def name_command(identity: Identity) -> str:
     """Name a command in a sentence."""
     whose = "" if identity.principal == "local" else f" of {safe(identity.principal)}"
     return f"{safe(identity.method)} {safe(identity.key)}{whose}"
 
 
-def command_words(identity: Identity) -> str:
+def write_words(identity: Identity) -> str:
     """Write the words of a command line that mean this command."""
     principal = [] if identity.principal == "local" else ["--principal", identity.principal]
     # Not the URL itself: it may hold a password.
     return safe(shlex.join([identity.method, identity.key, *principal, "--store", "URL"]))
 
 
-def as_json(record: Record) -> dict[str, Any]:
+def describe_record(record: Record) -> dict[str, Any]:
     """Describe a record for a program."""
     described: dict[str, Any] = {
         "principal": record.identity.principal,
@@ -52,54 +52,54 @@ def as_json(record: Record) -> dict[str, Any]:
         "promise": record.promise.value,
         "attempts": record.attempts,
         "correlation_id": record.correlation_id,
-        "created_at": moment(record.created_at),
-        "finished_at": None if record.finished_at is None else moment(record.finished_at),
-        "expires_at": moment(record.expires_at),
+        "created_at": write_time(record.created_at),
+        "finished_at": None if record.finished_at is None else write_time(record.finished_at),
+        "expires_at": write_time(record.expires_at),
     }
     if record.state is not State.DONE:
-        described["lease_until"] = moment(record.lease_until)
+        described["lease_until"] = write_time(record.lease_until)
     if record.outcome is not None:
-        described["outcome"] = outcome_object(record.outcome)
+        described["outcome"] = make_object(record.outcome)
     return described
 
 
-def outcome_object(outcome: bytes) -> Raw:
+def make_object(outcome: bytes) -> Raw:
     """Make an object of an outcome, which is kept as the member of an answer."""
     return Raw(b"{%b}" % outcome)
 
 
-def counts_as_json(counts: Counts) -> dict[str, Any]:
+def describe_counts(counts: Counts) -> dict[str, Any]:
     """Describe the counts for a program."""
     running, unknown = counts.oldest_running, counts.oldest_unknown
     return {
         "running": counts.running,
         "done": counts.done,
         "unknown": counts.unknown,
-        "oldest_running": None if running is None else moment(running),
-        "oldest_unknown": None if unknown is None else moment(unknown),
+        "oldest_running": None if running is None else write_time(running),
+        "oldest_unknown": None if unknown is None else write_time(unknown),
     }
 
 
-def said_counts(counts: Counts, now: float, output: Output) -> str:
+def say_counts(counts: Counts, now: float, output: Output) -> str:
     """Say the counts in a line; unknown ones are somebody's work."""
-    unknown = _counted(counts.unknown, "unknown", counts.oldest_unknown, now)
+    unknown = _say_count(counts.unknown, "unknown", counts.oldest_unknown, now)
     return ", ".join(
         [
             output.alarming(unknown) if counts.unknown else unknown,
-            _counted(counts.running, "running", counts.oldest_running, now),
+            _say_count(counts.running, "running", counts.oldest_running, now),
             f"{counts.done} done",
         ]
     )
 
 
-def _counted(count: int, state: str, oldest: float | None, now: float) -> str:
+def _say_count(count: int, state: str, oldest: float | None, now: float) -> str:
     if oldest is None:
         return f"{count} {state}"
-    age = f"for {in_words(now - oldest)}"
+    age = f"for {say_span(now - oldest)}"
     return f"{count} {state} ({age if count == 1 else f'the oldest {age}'})"
 
 
-def said_outcome(record: Record) -> str:
+def say_outcome(record: Record) -> str:
     """Say in a line what became of a command."""
     match record.state:
         case State.RUNNING:
@@ -115,11 +115,11 @@ def said_outcome(record: Record) -> str:
     return f"error {error.get('code')}: {safe(str(error.get('message')))}"
 
 
-def row(record: Record, now: float) -> tuple[str, ...]:
+def make_row(record: Record, now: float) -> tuple[str, ...]:
     """Make the row of a record in the table."""
     principal, method, key = map(safe, record.identity)
-    age = in_words(now - record.created_at)
-    return (record.state.value, method, key, principal, age, said_outcome(record))
+    age = say_span(now - record.created_at)
+    return (record.state.value, method, key, principal, age, say_outcome(record))
 
 
 HEADER = ("state", "method", "key", "principal", "age", "outcome")
@@ -131,7 +131,7 @@ _PROMISES = {
 }
 
 
-def page(record: Record, now: float, output: Output) -> list[str]:
+def lay_out(record: Record, now: float, output: Output) -> list[str]:
     """Show everything about one record."""
     rows = [
         ("state", record.state.value),
@@ -139,22 +139,22 @@ def page(record: Record, now: float, output: Output) -> list[str]:
         ("promise", _PROMISES[record.promise]),
         ("attempts", str(record.attempts)),
         ("correlation", safe(record.correlation_id)),
-        ("begun", _ago(record.created_at, now)),
+        ("begun", _say_time(record.created_at, now)),
     ]
     if record.finished_at is not None:
-        rows.append(("finished", _ago(record.finished_at, now)))
+        rows.append(("finished", _say_time(record.finished_at, now)))
     elif record.lease_until > now:
-        rows.append(("lease", f"for {in_words(record.lease_until - now)} more"))
+        rows.append(("lease", f"for {say_span(record.lease_until - now)} more"))
     else:
-        rows.append(("lease", f"ended {in_words(now - record.lease_until)} ago"))
-    rows.append(("kept for", f"{in_words(record.expires_at - now)} more"))
+        rows.append(("lease", f"ended {say_span(now - record.lease_until)} ago"))
+    rows.append(("kept for", f"{say_span(record.expires_at - now)} more"))
     lines = [output.strong(f"{safe(record.identity.method)} {safe(record.identity.key)}")]
-    lines += [f"  {line}" for line in columns(rows, 10_000)]
+    lines += [f"  {line}" for line in columns(rows)]
     if record.outcome is not None:
         value = surrogates.layout(b"{%b}" % record.outcome, 2)
         lines += ["", output.coloured(safe_json(value))]
     elif record.state is State.UNKNOWN:
-        this = command_words(record.identity)
+        this = write_words(record.identity)
         lines += [
             "",
             "A run was cut off; whether its effect happened has to be found out. Then, one of:",
@@ -165,5 +165,5 @@ def page(record: Record, now: float, output: Output) -> list[str]:
     return lines
 
 
-def _ago(at: float, now: float) -> str:
-    return f"{moment(at)}, {in_words(now - at)} ago"
+def _say_time(at: float, now: float) -> str:
+    return f"{write_time(at)}, {say_span(now - at)} ago"

@@ -5,7 +5,6 @@ is an error and not a new database.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ import click
 from duet_rpc.cli.failures import NO_CONNECTION
 from duet_rpc.cli.output import Failed, safe
 from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.options import without_password
 
 if TYPE_CHECKING:
     from duet_rpc.ledger.stores.base import Store
@@ -35,7 +35,7 @@ def store_option(command: F) -> F:
 
 
 @contextmanager
-def opened(url: str) -> "Iterator[Store]":
+def open_named(url: str) -> "Iterator[Store]":
     """Open a store for as long as the block runs."""
     from duet_rpc.ledger.stores.base import open_store
 
@@ -45,9 +45,9 @@ def opened(url: str) -> "Iterator[Store]":
     try:
         store = open_store(url)
     except UsageError as error:
-        raise click.UsageError(_without_password(str(error))) from None
+        raise click.UsageError(_hide(str(error))) from None
     except ValueError as error:
-        raise click.UsageError(f"{_without_password(url)}: {error}") from None
+        raise click.UsageError(f"{_hide(url)}: {error}") from None
     try:
         if scheme == "sqlite":
             _check_file(url)
@@ -55,7 +55,7 @@ def opened(url: str) -> "Iterator[Store]":
     except StoreUnavailable as error:
         raise _cannot(url, error.__cause__) from None
     except UsageError as error:
-        raise Failed(f"{_without_password(url)}: {error}", NO_CONNECTION) from None
+        raise Failed(f"{_hide(url)}: {error}", NO_CONNECTION) from None
     finally:
         store.close()
 
@@ -92,10 +92,9 @@ def _check_file(url: str) -> None:
 def _cannot(url: str, cause: BaseException | None) -> Failed:
     reason = " ".join(str(cause).split()) if cause is not None and str(cause) else ""
     told = f": {safe(reason)}" if reason else "; is it running?"
-    return Failed(f"cannot use the store {_without_password(url)}{told}", NO_CONNECTION)
+    return Failed(f"cannot use the store {_hide(url)}{told}", NO_CONNECTION)
 
 
-def _without_password(text: str) -> str:
-    """Leave out what must not stand in a log or on a screen."""
-    hidden = re.sub(r"(://[^:/?#@\s]*):[^@/\s]*@", r"\1:...@", text)
-    return safe(re.sub(r"(password=)[^&\s]*", r"\1...", hidden))
+def _hide(text: str) -> str:
+    """Show what was given without its password, and without what a terminal obeys."""
+    return safe(without_password(text))

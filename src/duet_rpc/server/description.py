@@ -1,0 +1,240 @@
+"""The description of a service: frozen values that everything said about methods is made from.
+
+A description is made of a service (`describe`), which says it by its functions: names, hints,
+defaults and docstrings are written once. Or it is read from what a server of any make says about
+itself: `describeMethods` here, OpenRPC in `openrpc`. Both forms are written from it, and so are the
+pages of the command line.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from duet_rpc.engine.parameters import Parameter, type_name
+from duet_rpc.service import Kind, Method, Service, named_errors
+
+Schema = dict[str, Any]
+"""JSON Schema of draft 7."""
+
+REFERENCE = "#/components/schemas/{name}"
+"""How a schema refers to a type with a name."""
+
+
+class ParamDescription(Struct, frozen=True):
+    """One parameter, as callers see it."""
+
+    name: str
+    type: str = ""
+    """Its type in words, if the server has any."""
+    required: bool = True
+    default: Any = UNSET
+    """As JSON carries it; UNSET if there is none, or none that JSON can carry."""
+    schema: Schema | None = None
+    """None if it was not asked for, or is not known."""
+    description: str = ""
+
+
+class ErrorDescription(Struct, frozen=True):
+    """An error that a method may answer."""
+
+    code: Any
+    message: str
+
+
+class MethodDescription(Struct, frozen=True, kw_only=True):
+    """One method: what it takes, returns and raises, and what a retry means."""
+
+    name: str
+    summary: str = ""
+    description: str = ""
+    kind: str | None = None
+    promise: str | None = None
+    params: tuple[ParamDescription, ...] = ()
+    structure: str = "either"
+    """How params are given: `by-name`, `by-position` or `either`."""
+    is_variadic: bool = False
+    """It takes any number of values; its one param tells of which type."""
+    returns: str | None = None
+    """The type of its result in words, if the server has any."""
+    result: Schema | None = None
+    errors: tuple[ErrorDescription, ...] = ()
+    source: dict[str, Any] = {}
+    """All that the server said about it, where it was read from one."""
+
+
+class ServiceDescription(Struct, frozen=True, kw_only=True):
+    """Everything there is to know about what is served."""
+
+    name: str = ""
+    version: str = ""
+    description: str = ""
+    methods: tuple[MethodDescription, ...] = ()
+    schemas: dict[str, Any] = {}
+    """The types with names that schemas refer to."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all methods."""
+        return [method.name for method in self.methods]
+
+    def find(self, name: str) -> MethodDescription | None:
+        """Find a method by its name."""
+        return next((method for method in self.methods if method.name == name), None)
+
+
+def describe(
+    service: Service, *, name: str = "", version: str = "", with_schemas: bool = True
+) -> ServiceDescription:
+    """Describe every method of a service, sorted by name; schemas cost more than all the rest."""
+    methods = sorted(service, key=lambda method: method.name)
+    schemas: list[Any] = []
+    components: dict[str, Any] = {}
+    if with_schemas:
+        hints = [_describable(hint) for method in methods for hint in _hints(method)]
+        made, components = msgspec.json.schema_components(hints, ref_template=REFERENCE)
+        schemas = _draft_7(list(made))
+    in_order = iter(schemas)
+    return ServiceDescription(
+        name=name or service.name,
+        version=version or service.version,
+        description=service.description,
+        methods=tuple(
+            _describe_method(method, [next(in_order, None) for _ in _hints(method)])
+            for method in methods
+        ),
+        schemas=_draft_7(components),
+    )
+
+
+def write_method(method: MethodDescription) -> dict[str, Any]:
+    """Say what `describeMethods` says of a method."""
+    written: dict[str, Any] = {
+        "name": method.name,
+        "params": [] if method.is_variadic else [write_param(each) for each in method.params],
+        "returns": method.returns,
+    }
+    if method.kind == Kind.COMMAND.value:
+        written |= {"kind": method.kind, "promise": method.promise}
+    return written
+
+
+def write_param(param: ParamDescription) -> str:
+    """Say a parameter in a line: `a: integer = 3`."""
+    written = f"{param.name}: {param.type}" if param.type else param.name
+    if param.required:
+        return written
+    try:
+        return f"{written} = {msgspec.json.encode(param.default).decode()}"
+    except (TypeError, ValueError):
+        return f"{written} = ..."
+
+
+def read_method(told: dict[str, Any]) -> MethodDescription | None:
+    """Read what `describeMethods` or `listMethods` of any server say of a method."""
+    if not isinstance(told.get("name"), str):
+        return None
+    params = [line.partition(": ") for line in items(told, "params", str)]
+    return MethodDescription(
+        name=told["name"],
+        description=text(told, "description") or "",
+        kind=text(told, "kind"),
+        promise=text(told, "promise"),
+        params=tuple(ParamDescription(name, words) for name, _, words in params),
+        returns=text(told, "returns"),
+        source=told,
+    )
+
+
+def text(told: dict[str, Any], name: str) -> str | None:
+    """Take a member if it is a text."""
+    value = told.get(name)
+    return value if isinstance(value, str) else None
+
+
+def items(told: dict[str, Any], name: str, kind: type) -> list[Any]:
+    """Take the items of a member that are of a kind, if it is an array."""
+    value = told.get(name)
+    return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
+
+
+def _describe_method(method: Method, schemas: list[Schema | None]) -> MethodDescription:
+    *of_params, of_result = schemas
+    parameters = method.parameters
+    is_variadic = parameters.rest is not UNSET
+    rest = [Parameter("values", parameters.rest, required=False, default=UNSET)]
+    return MethodDescription(
+        name=method.name,
+        description=method.description,
+        kind=method.kind.value,
+        promise=None if method.promise is None else method.promise.value,
+        params=tuple(
+            _describe_param(parameter, schema)
+            for parameter, schema in zip(
+                rest if is_variadic else parameters.listed, of_params, strict=True
+            )
+        ),
+        structure=_structure(method),
+        is_variadic=is_variadic,
+        returns=type_name(parameters.returns),
+        result=of_result,
+        errors=_describe_errors(method),
+    )
+
+
+def _describe_param(parameter: Parameter, schema: Schema | None) -> ParamDescription:
+    default = UNSET
+    if not parameter.required:
+        try:
+            default = msgspec.to_builtins(parameter.default)
+        except (TypeError, ValueError):
+            pass  # a default that JSON cannot carry is our own affair
+    words = type_name(parameter.hint)
+    return ParamDescription(parameter.name, words, parameter.required, default, schema)
+
+
+def _describe_errors(method: Method) -> tuple[ErrorDescription, ...]:
+    """List the errors that a handler names in its own code, by which it raises them."""
+    found = {cls.code: cls.message for cls in named_errors(method.handler)}
+    return tuple(ErrorDescription(code, found[code]) for code in sorted(found))
+
+
+def _structure(method: Method) -> str:
+    parameters = method.parameters
+    if parameters.rest is not UNSET:
+        return "by-position"
+    if any(parameter.required and not parameter.positional for parameter in parameters.listed):
+        return "by-name"
+    return "either"
+
+
+def _hints(method: Method) -> list[Any]:
+    """List the hints of a method's parameters and, last, of its result."""
+    parameters = method.parameters
+    if parameters.rest is not UNSET:
+        return [parameters.rest, parameters.returns]
+    return [*(parameter.hint for parameter in parameters.listed), parameters.returns]
+
+
+def _describable(hint: Any) -> Any:
+    """Take a hint as it is, or as "anything" if JSON Schema has no words for it."""
+    try:
+        msgspec.json.schema_components([hint])
+    except (TypeError, ValueError, NameError):
+        return Any
+    return hint
+
+
+def _draft_7(schema: Any) -> Any:
+    """Say in draft 7 what msgspec says in the draft of 2020: arrays whose places differ."""
+    if isinstance(schema, list):
+        return [_draft_7(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    said = {key: _draft_7(value) for key, value in schema.items()}
+    if isinstance(said.get("prefixItems"), list):
+        rest = said.pop("items", UNSET)
+        said["items"] = said.pop("prefixItems")
+        if rest is not UNSET:
+            said["additionalItems"] = rest
+    return said
