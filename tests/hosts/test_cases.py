@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.transports.lines import PATIENCE, frame, notification, request
-
-from .table import (
+from tests.hosts.table import (
     ASYNCIO,
     ASYNCIO_PIPES,
     BLOCKING,
@@ -24,6 +22,7 @@ from .table import (
     methods,
     over,
 )
+from tests.transports.lines import PATIENCE, frame, notification, request
 
 
 def answers(line: Line, count: int) -> dict[object, dict[str, object]]:

@@ -23,8 +23,7 @@ from duet_rpc.policy import Policy, preset
 from duet_rpc.server.server import Server
 from duet_rpc.testing.memory import MemoryServer, loop_in_thread
 from duet_rpc.transports.address import parse_target
-
-from .faces import PATIENCE, Peer, Scripted, framed
+from tests.runtime.faces import PATIENCE, Peer, Scripted, framed
 
 FACES = ["sequential", "stdio", "unix", "memory", "asyncio client", "blocking client"]
 """Where handlers run. Those of a sequential daemon are no coroutines."""

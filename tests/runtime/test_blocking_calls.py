@@ -8,8 +8,7 @@ import pytest
 from duet_rpc import CallTimeout, ConnectionLost, Service, UsageError, blocking
 from duet_rpc.errors import Cancelled
 from duet_rpc.testing import connect_blocking
-
-from .faces import PATIENCE, Peer, Scripted, failure
+from tests.runtime.faces import PATIENCE, Peer, Scripted, failure
 
 pytestmark = pytest.mark.usefixtures("rpc_no_leaks")
 

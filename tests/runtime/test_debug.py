@@ -17,8 +17,7 @@ from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.policy import AGENT, EDITOR
 from duet_rpc.wire.messages import Request
 from tests.helpers import Line, request
-
-from .faces import PATIENCE
+from tests.runtime.faces import PATIENCE
 
 
 def make_service() -> Service:

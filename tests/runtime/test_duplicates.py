@@ -24,9 +24,8 @@ from duet_rpc.ledger import Ledger, MemoryStore, Ran, Run, SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.ledger.states import Answer, Command, Finish, Promise
 from duet_rpc.policy import AGENT
-
-from .faces import framed
-from .slots import cancel, request
+from tests.runtime.faces import framed
+from tests.runtime.slots import cancel, request
 
 pytestmark = pytest.mark.timeout(120)
 PATIENCE = 60.0

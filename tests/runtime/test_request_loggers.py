@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Context, Service
-
-from .faces import PATIENCE, Face
+from tests.runtime.faces import PATIENCE, Face
 
 
 class Recorder:

@@ -13,9 +13,8 @@ import pytest
 from duet_rpc import Service, blocking, testing
 from duet_rpc.errors import Cancelled, InternalError
 from duet_rpc.policy import AGENT, EDITOR, SPEC, Policy
-
-from .faces import PATIENCE, Peer, Scripted, face_named, failure
-from .slots import FACES, Caller, cancel, eventually, request, served, unix_server
+from tests.runtime.faces import PATIENCE, Peer, Scripted, face_named, failure
+from tests.runtime.slots import FACES, Caller, cancel, eventually, request, served, unix_server
 
 Moment = Callable[[Caller, int], list[int]]
 """Sends requests and their cancellations; returns the ids that have to be answered."""

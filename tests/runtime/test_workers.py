@@ -14,9 +14,8 @@ import pytest
 from duet_rpc.errors import Overloaded
 from duet_rpc.hosts.workers import Lane, NoThread, Workers, waiting
 from duet_rpc.transports.address import parse_target
-
-from .faces import PATIENCE
-from .slots import Caller, caller_of, eventually, request
+from tests.runtime.faces import PATIENCE
+from tests.runtime.slots import Caller, caller_of, eventually, request
 
 # The threads by themselves.
 

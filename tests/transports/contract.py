@@ -6,7 +6,7 @@
 import json
 from typing import Any, NamedTuple
 
-from .lines import frame, notification, request
+from tests.transports.lines import frame, notification, request
 
 
 class Exchange(NamedTuple):

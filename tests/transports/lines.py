@@ -27,8 +27,7 @@ from duet_rpc.transports.address import parse_target
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.child import Child
 from duet_rpc.wire.framing import HeaderFraming
-
-from . import served
+from tests.transports import served
 
 PATIENCE = 30.0
 """Seconds that anything may take on a machine that has other things to do."""

@@ -15,8 +15,7 @@ import pytest
 from duet_rpc.errors import ConnectFailed, ConnectionLost, UsageError
 from duet_rpc.transports.child import Child
 from duet_rpc.transports.guardian import Guardian
-
-from .lines import PATIENCE, descriptors, eventually
+from tests.transports.lines import PATIENCE, descriptors, eventually
 
 STUBBORN = (
     "import signal, subprocess, sys, time\n"

@@ -12,9 +12,16 @@ from duet_rpc import blocking
 from duet_rpc.client.client import Client
 from duet_rpc.errors import RpcError
 from duet_rpc.service import Service
-
-from .contract import CALLS, EXCHANGES, Call, Exchange
-from .lines import PATIENCE, PROGRAM, TRANSPORTS, frame, notification, request, serving
+from tests.transports.contract import CALLS, EXCHANGES, Call, Exchange
+from tests.transports.lines import (
+    PATIENCE,
+    PROGRAM,
+    TRANSPORTS,
+    frame,
+    notification,
+    request,
+    serving,
+)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

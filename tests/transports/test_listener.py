@@ -20,9 +20,17 @@ from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.policy import EDITOR, SPEC, replace
 from duet_rpc.transports.address import parse_target
 from duet_rpc.transports.channel import Channel
-
-from . import served
-from .lines import PATIENCE, Raw, Serving, descriptors, eventually, notification, request, serving
+from tests.transports import served
+from tests.transports.lines import (
+    PATIENCE,
+    Raw,
+    Serving,
+    descriptors,
+    eventually,
+    notification,
+    request,
+    serving,
+)
 
 both = pytest.mark.parametrize("kind", ["unix", "tcp"])
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from duet_rpc.transports.address import parse_target
-
-from .lines import PATIENCE, PROGRAM, Raw, request
+from tests.transports.lines import PATIENCE, PROGRAM, Raw, request
 
 
 class Daemon:

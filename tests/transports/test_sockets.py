@@ -20,8 +20,7 @@ from duet_rpc.transports.sockets import (
     peer_uid,
     remove_unix,
 )
-
-from .lines import PATIENCE, descriptors
+from tests.transports.lines import PATIENCE, descriptors
 
 # Addresses.
 
