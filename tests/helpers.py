@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
-from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.context import Context, Origin, Peer, Reply
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job, Ledger
 from duet_rpc.hosts.debug import connection_class
@@ -144,7 +144,7 @@ class Line:
             self.dispatcher,
             self.framing,
             self.host,
-            ConnectionOptions(id="c1", **options),
+            ConnectionOptions(origin=Origin(connection_id="c1", transport="memory"), **options),
         )
         self.host.connection = self.connection
         self._seen = 0

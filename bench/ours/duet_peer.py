@@ -176,6 +176,7 @@ def run_on_uvloop(work: Coroutine[Any, Any, Any]) -> Any:
 
 def dispatch() -> driver.Answer:
     """A connection fed with whole messages: everything but framing and descriptors."""
+    from duet_rpc.context import Origin
     from duet_rpc.engine.connection import Connection, ConnectionOptions
     from duet_rpc.engine.dispatch import Dispatcher
 
@@ -209,7 +210,8 @@ def dispatch() -> driver.Answer:
 
     framing: Any = Whole()
     host: Any = Host()
-    connection = Connection(dispatcher, framing, host, ConnectionOptions(id="bench"))
+    origin = Origin(connection_id="bench", transport="memory")
+    connection = Connection(dispatcher, framing, host, ConnectionOptions(origin=origin))
     receive = connection.receive
 
     def answer(data: bytes) -> bytes | None:

@@ -5,8 +5,10 @@ in both kinds of handler: what it sends, it sends at once; the object that comes
 in an `async def` and asked for its `result()` in a `def`.
 """
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from duet_rpc.options import TIME_LEFT, check, is_time_left
 from duet_rpc.wire.dialect import Dialect
@@ -14,6 +16,26 @@ from duet_rpc.wire.params import RetryAge
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
+
+
+Transport: TypeAlias = Literal["stdio", "unix", "tcp", "memory"]
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Where requests come from: who calls, and through what. Made by the transport, once."""
+
+    connection_id: str
+    transport: Transport
+    principal: str = "local"
+    """Who is calling: `local` on stdio, the peer's `uid:N` on a unix socket."""
+    scopes: frozenset[str] = frozenset()
+    """What the caller may do, where its credentials say so."""
+    address: str | None = None
+    """Where the peer is; None where it has no address of its own: stdio, a client's unix socket."""
+    headers: Mapping[str, str] = {}
+    """What came beside the messages, by name in lower case; empty but for HTTP."""
+    can_be_called: bool = True
+    """Whether the caller can be sent requests and notifications: `ctx.call`, `ctx.notify`."""
 
 
 class Reply(Protocol):
@@ -69,14 +91,13 @@ class Context:
         "_peer",
         "_progressed",
         "cancelled",
-        "connection_id",
         "correlation_id",
         "deadline",
         "first_sent",
         "idempotency_key",
         "is_over",
         "method",
-        "principal",
+        "origin",
         "progress_token",
         "retry",
         "trace_parent",
@@ -88,8 +109,7 @@ class Context:
         method: str,
         *,
         correlation_id: str,
-        connection_id: str,
-        principal: str = "local",
+        origin: Origin,
         deadline: float | None = None,
         idempotency_key: str | None = None,
         trace_parent: str | None = None,
@@ -98,9 +118,8 @@ class Context:
         self.method = method
         self.correlation_id = correlation_id
         """The request's id as text, or a generated one; it stands on every log line."""
-        self.connection_id = connection_id
-        self.principal = principal
-        """Who is calling: `local` on stdio, the peer's uid on a unix socket."""
+        self.origin = origin
+        """Who is calling, and through what."""
         self.deadline = deadline
         """When the caller gives up, on the monotonic clock; None if never."""
         self.idempotency_key = idempotency_key
@@ -117,6 +136,16 @@ class Context:
         """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
         self.is_over = False
         """True once the handler has ended."""
+
+    @property
+    def principal(self) -> str:
+        """Who is calling: `local` on stdio, the peer's uid on a unix socket."""
+        return self.origin.principal
+
+    @property
+    def connection_id(self) -> str:
+        """The connection of the caller, as log lines name it."""
+        return self.origin.connection_id
 
     @property
     def logger(self) -> "LoggerAdapter[Any]":

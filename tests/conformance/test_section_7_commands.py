@@ -705,7 +705,7 @@ def _command_of(line: Line, body: bytes) -> Any:
     message = json.loads(body)
     params = json.dumps(message["params"]).encode()
     asked = Request(b"1", message["method"], params)
-    return _command(line.dispatcher.prepare(asked, line.host.peer, "c1", "local"))
+    return _command(line.dispatcher.prepare(asked, line.host.peer, line.connection.origin))
 
 
 def a_service(make: Callable[[Service], object]) -> Service:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from duet_rpc.context import Context, Transaction, transaction_type
+from duet_rpc.context import Context, Origin, Transaction, transaction_type
 from duet_rpc.wire.dialect import JSONRPC
 from tests.helpers import run_without_waiting
+
+ORIGIN = Origin(connection_id="c1", transport="memory")
 
 
 class Told:
@@ -32,13 +34,14 @@ class Told:
 
 
 def context(peer: Told) -> Context:
-    return Context(peer, "notes.get", correlation_id="7", connection_id="c1")
+    return Context(peer, "notes.get", correlation_id="7", origin=ORIGIN)
 
 
 def test_a_context_tells_about_its_request() -> None:
     ctx = context(Told())
     assert (ctx.method, ctx.correlation_id, ctx.connection_id) == ("notes.get", "7", "c1")
     assert (ctx.principal, ctx.cancelled, ctx.deadline) == ("local", False, None)
+    assert ctx.origin is ORIGIN
     assert (ctx.idempotency_key, ctx.trace_parent) == (None, None)
 
 

@@ -68,6 +68,12 @@ async def hold_async(until: str) -> str:
 
 
 @plain.query
+def origin(ctx: Context) -> Any:
+    """Tell where the request comes from."""
+    return {name: getattr(ctx.origin, name) for name in ctx.origin.__struct_fields__}
+
+
+@plain.query
 def heed(ctx: Context) -> None:
     """Keep the thread until the caller cancels."""
     say("heeding")

@@ -84,6 +84,28 @@ def test_a_handlers_log_lines_carry_its_method_and_ids(host: Host, tmp_path: Pat
             assert f"connection_id={connection}" in logged
 
 
+TRANSPORTS = {"daemon": "stdio", "memory": "memory", "client": "memory"}
+
+
+@over(EVERY)
+def test_a_handler_knows_where_its_request_comes_from(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        logged = line.call("log")["result"]
+        origin = line.call("origin")["result"]
+        assert origin.pop("connection_id") == logged
+        transport = TRANSPORTS.get(host.kind, host.program)
+        assert origin.pop("transport") == transport
+        address = origin.pop("address")
+        assert address.startswith("tcp://127.0.0.1:") if transport == "tcp" else address is None
+        principal = f"uid:{os.getuid()}" if transport == "unix" else "local"
+        assert origin == {
+            "principal": principal,
+            "scopes": [],
+            "headers": {},
+            "can_be_called": True,
+        }
+
+
 # A handler's own calls.
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc.context import Context
+from duet_rpc.context import Context, Origin
 from duet_rpc.engine.dispatch import Dispatcher, Failure, Job, Silence, error_member, result_member
 from duet_rpc.errors import (
     Cancelled,
@@ -23,6 +23,7 @@ from duet_rpc.service import Service
 from duet_rpc.wire.messages import Notification, Request
 from tests.helpers import HandHost, Recorder, run_without_waiting
 
+ORIGIN = Origin(connection_id="c1", transport="memory")
 PEER = HandHost(())
 
 
@@ -108,7 +109,7 @@ def dispatcher(policy: Policy = SPEC, **options: Any) -> Dispatcher:
 def prepare(d: Dispatcher, method: str, params: Any = None, id: bytes | None = b"1") -> Job:
     raw = None if params is None else json.dumps(params).encode()
     message = Notification(method, raw) if id is None else Request(id, method, raw)
-    return d.prepare(message, PEER, "c1", "local")
+    return d.prepare(message, PEER, ORIGIN)
 
 
 def run(d: Dispatcher, method: str, params: Any = None, id: bytes | None = b"1") -> Any:
@@ -252,14 +253,14 @@ def test_the_longest_key_passes() -> None:
 
 def test_a_key_may_be_spelled_in_the_longest_way() -> None:
     params = b'{"amount":1,"idempotency_key":"%b"}' % (b"\\ud83d\\ude00" * 255)
-    job = dispatcher().prepare(Request(b"1", "pay", params), PEER, "c1", "local")
+    job = dispatcher().prepare(Request(b"1", "pay", params), PEER, ORIGIN)
     assert job.key == "\U0001f600" * 255
 
 
 def test_a_key_that_is_no_number_either_is_refused() -> None:
     params = b'{"amount":1,"idempotency_key":1e999}'
     with pytest.raises(InvalidParams):
-        dispatcher().prepare(Request(b"1", "pay", params), PEER, "c1", "local")
+        dispatcher().prepare(Request(b"1", "pay", params), PEER, ORIGIN)
 
 
 def test_a_key_for_a_query_is_refused_as_that() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from duet_rpc import Service
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
@@ -24,7 +25,7 @@ async def test_whoever_reads_for_the_loop_does_not_wait_for_input() -> None:
         channel,
         Dispatcher(Service(), SPEC),
         HeaderFraming(),
-        ConnectionOptions(id="one"),
+        ConnectionOptions(origin=Origin(connection_id="one", transport="memory")),
         workers=workers,
     )
     loop = asyncio.get_running_loop()

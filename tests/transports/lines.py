@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
@@ -23,6 +24,7 @@ from duet_rpc.hosts.workers import Workers
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server
+from duet_rpc.service import Service
 from duet_rpc.transports.address import parse_target
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.child import Child
@@ -147,6 +149,7 @@ def serving(
     tmp_path: Path,
     *,
     policy: Policy = SPEC,
+    service: Service = served.service,
     drain: float = 2.0,
     **options: Any,
 ) -> "Iterator[Serving]":
@@ -155,7 +158,7 @@ def serving(
     served.waiting.clear()
     started = threading.Event()
     log = tmp_path / "log"
-    server = Server(served.service, policy=policy)
+    server = Server(service, policy=policy)
     found: list[str] = []
 
     def on_start(address: str) -> None:
@@ -236,7 +239,7 @@ def over_socketpair(tmp_path: Path) -> Iterator[Raw]:
             Channel.over(theirs),
             Dispatcher(served.service, SPEC),
             HeaderFraming(),
-            ConnectionOptions(id="pair"),
+            ConnectionOptions(origin=Origin(connection_id="pair", transport="memory")),
             workers=workers,
         )
         host.begin()

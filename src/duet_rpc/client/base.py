@@ -11,6 +11,7 @@ from duet_rpc.client.core import ClientCore
 from duet_rpc.client.options import CheckedOptions, ClientOptions
 from duet_rpc.client.proxies import Calling, make_proxy
 from duet_rpc.client.sender import Sender
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import error_classes
@@ -93,7 +94,9 @@ class BaseClient(Sender, Calling):
 
     def _describe(self, link: Link, number: int) -> ConnectionOptions:
         return ConnectionOptions(
-            id=f"client-{number}",
+            origin=Origin(
+                connection_id=f"client-{number}", transport=link.transport, address=link.address
+            ),
             closes_on_lost_boundary=link.is_network,
             answers_faults=False,
             one_at_a_time=not self._options.allow_concurrent_requests,

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from duet_rpc.context import Context, Peer
+from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.calls import JOIN, Calls
 from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
 from duet_rpc.engine.queue import BatchAnswers, Budget, Place, RequestQueue, Waiting
@@ -86,8 +86,7 @@ class Host(Protocol):
 class ConnectionOptions(Struct, frozen=True, kw_only=True):
     """What one connection is told when it is made, on whatever host."""
 
-    id: str
-    principal: str = "local"
+    origin: Origin
     closes_on_lost_boundary: bool = False
     answers_faults: bool = True
     one_at_a_time: bool = False
@@ -166,7 +165,7 @@ class Connection:
         "id",
         "lent",
         "max_depth",
-        "principal",
+        "origin",
         "refusing",
         "send_own",
         "stats",
@@ -185,8 +184,9 @@ class Connection:
         self.dialect = dispatcher.dialect
         """How cancellation and progress are spelled here, in both directions."""
         self.framing = framing
-        self.id = options.id
-        self.principal = options.principal
+        self.origin = options.origin
+        """Who the peer is, and what it came through."""
+        self.id = options.origin.connection_id
         self.stats = Stats()
         self.unmatched_answers = 0
         """Answers that no open call was waiting for: late, repeated, or never asked for."""
@@ -619,9 +619,7 @@ class Connection:
         try:
             if self.closing and message.method not in self._last_words:
                 raise ShuttingDown()
-            job = self.dispatcher.prepare(
-                message, self._host.peer, self.id, self.principal, waiting.read_at
-            )
+            job = self.dispatcher.prepare(message, self._host.peer, self.origin, waiting.read_at)
         except Exception as error:
             self._release(message.id if type(message) is Request else None, waiting)
             # Under no other name: this frame, and with it the message, would live in a circle.
@@ -736,7 +734,7 @@ class Connection:
     def _speak_last(self, message: Request | Notification, waiting: Waiting) -> None:
         """Serve a request for the end although a handler still runs; it needs no place."""
         try:
-            job = self.dispatcher.prepare(message, self._host.peer, self.id, self.principal)
+            job = self.dispatcher.prepare(message, self._host.peer, self.origin)
         except RpcError as error:
             self._refuse(message, waiting.place, error)
             return

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from duet_rpc.context import Context, Peer
+from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.intake import Unserializable, straight_line
 from duet_rpc.engine.parameters import KEY, Bound
 from duet_rpc.engine.wording import printable
@@ -229,8 +229,7 @@ class Dispatcher:
         self,
         message: Request | Notification,
         peer: Peer,
-        connection_id: str,
-        principal: str,
+        origin: Origin,
         read_at: float | None = None,
     ) -> Job:
         """Apply every rule before the handler; raise the `RpcError` of the first broken.
@@ -238,6 +237,7 @@ class Dispatcher:
         `read_at` is when the message was read, if that was not just now.
         """
         id = message.id if isinstance(message, Request) else None
+        connection_id = origin.connection_id
         method = self.service.get(message.method)
         if method is None:
             name = printable(message.method)
@@ -261,8 +261,7 @@ class Dispatcher:
                 peer,
                 method.name,
                 correlation_id=self.correlation_id(id, connection_id),
-                connection_id=connection_id,
-                principal=principal,
+                origin=origin,
                 idempotency_key=key,
                 trace_parent=trace_parent if isinstance(trace_parent, str) else None,
             )

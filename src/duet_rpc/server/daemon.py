@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, Protocol
 
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import UsageError
@@ -212,7 +213,7 @@ def run_daemon(
 
     # The messages that ask for the end start its clock also when they have to wait.
     options = ConnectionOptions(
-        id="stdio",
+        origin=Origin(connection_id="stdio", transport="stdio"),
         last_words=frozenset(name for name in LAST_WORDS if name not in service),
         on_last_words=life.end,
     )

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TypedDict
 
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.queue import Budget
@@ -237,7 +238,7 @@ class Listener:
     def _admit(self, connected: socket.socket) -> None:
         id = f"{self._kind}-{next(_numbers[self._kind])}"
         try:
-            principal = self._principal(connected)
+            origin = self._make_origin(id, connected)
             if self._kind == "tcp":
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             channel = Channel.over(connected)
@@ -250,8 +251,7 @@ class Listener:
             self._dispatcher,
             self._framing(),
             ConnectionOptions(
-                id=id,
-                principal=principal,
+                origin=origin,
                 closes_on_lost_boundary=True,
                 budget=self._budget,
                 last_words=self._last_words,
@@ -263,8 +263,15 @@ class Listener:
         if self._watch is not None:
             host.on_traffic = self._watch.call
         self.hosts[id] = host
-        self._logs.note("info", "connected", connection_id=id, principal=principal)
+        self._logs.note("info", "connected", connection_id=id, principal=origin.principal)
         host.begin()
+
+    def _make_origin(self, id: str, connected: socket.socket) -> Origin:
+        principal = self._principal(connected)
+        if self._kind == "unix":
+            return Origin(connection_id=id, transport="unix", principal=principal)
+        address = str(TcpTarget(*connected.getpeername()[:2]))
+        return Origin(connection_id=id, transport="tcp", principal=principal, address=address)
 
     def _left(self, host: LoopHost) -> None:
         id = host.connection.id

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.client.client import Client
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
@@ -182,7 +183,10 @@ class MemoryServer:
             make_framing(
                 self._framing, max_message_bytes=policy.max_message_bytes, keeps_ends=True
             ),
-            ConnectionOptions(id=f"memory-{len(self.hosts) + 1}", closes_on_lost_boundary=True),
+            ConnectionOptions(
+                origin=Origin(connection_id=f"memory-{len(self.hosts) + 1}", transport="memory"),
+                closes_on_lost_boundary=True,
+            ),
             workers=self.workers,
         )
         self.hosts.append(host)

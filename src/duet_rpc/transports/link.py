@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from duet_rpc.context import Transport
 from duet_rpc.errors import ConnectFailed, ConnectionLost, UsageError
 from duet_rpc.options import check, is_integer
 from duet_rpc.transports.channel import Channel
@@ -27,6 +28,9 @@ class Link(Struct):
     """Says, after the end of the input, what happened."""
     end: Callable[[], object]
     """Gives everything back: the descriptors, and a child process. Blocks, idempotent."""
+    transport: Transport = "memory"
+    address: str | None = None
+    """Of the server, if it has one."""
 
 
 class Opener(Protocol):
@@ -51,6 +55,8 @@ class SocketOpener:
 
     def open(self, timeout: float | None = None) -> Link:
         """Connect."""
+        from duet_rpc.transports.address import UnixTarget
+
         patience = self._timeout if timeout is None else min(timeout, self._timeout)
         channel = self._target.connect(patience)
         return Link(
@@ -58,6 +64,8 @@ class SocketOpener:
             is_network=True,
             loss=lambda: ConnectionLost(f"the server at {self._target} closed the connection"),
             end=channel.close,
+            transport="unix" if isinstance(self._target, UnixTarget) else "tcp",
+            address=str(self._target),
         )
 
 
@@ -127,4 +135,10 @@ class ChildOpener:
             )
         child = Child(self._command, cwd=self._cwd, env=self._env, on_stderr=self._on_stderr)
         self._started.append(now)
-        return Link(child.channel, is_network=False, loss=child.loss, end=child.end)
+        return Link(
+            child.channel,
+            is_network=False,
+            loss=child.loss,
+            end=child.end,
+            transport="stdio",
+        )
