@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from duet_rpc.context import Context, Origin, Peer, Reply
 from duet_rpc.engine.connection import Connection, ConnectionOptions
-from duet_rpc.engine.dispatch import Dispatcher, Job, Ledger
+from duet_rpc.engine.dispatch import CommandLedger, Dispatcher, Job
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
@@ -131,7 +131,7 @@ class Line:
         *,
         held: Iterable[str] = (),
         framing: Framing | None = None,
-        ledger: Ledger | None = None,
+        ledger: CommandLedger | None = None,
         dialect: Dialect = JSONRPC,
         **options: Any,
     ) -> None:

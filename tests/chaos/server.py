@@ -20,7 +20,7 @@ from typing import Any
 
 from duet_rpc import Context, RpcError, Server, Service, Transaction
 from duet_rpc.ledger import Ledger, open_store
-from duet_rpc.ledger.leases import Beat, Heart
+from duet_rpc.ledger.leases import Heartbeat, Lease
 from duet_rpc.policy import PRODUCTION
 
 Note = Callable[..., None]
@@ -147,26 +147,26 @@ def notes_to(path: str, server: str) -> Note:
 
 
 def note_late_hearts(note: Note, lease: float) -> None:
-    """Note when a lease is lost because the machine or the store is slow: that is a fault too."""
-    renew_together, drop = Heart._renew_together, Heart.drop
+    """Note when a lease is lost because the states or the store is slow: that is a fault too."""
+    renew_together, drop = Heartbeat._renew_together, Heartbeat.drop
 
     def look_at(renewed: float) -> None:
         if time.monotonic() - renewed > lease * 0.9:
             note("late", began=renewed)
 
-    def timed(self: Heart, beats: list[Beat]) -> None:
-        oldest = min(beat.renewed for beat in beats)
+    def timed(self: Heartbeat, leases: list[Lease]) -> None:
+        oldest = min(lease.renewed for lease in leases)
         try:
-            renew_together(self, beats)
+            renew_together(self, leases)
         finally:
             look_at(oldest)
 
-    def timed_drop(self: Heart, beat: Beat) -> None:
-        drop(self, beat)
-        look_at(beat.renewed)
+    def timed_drop(self: Heartbeat, lease: Lease) -> None:
+        drop(self, lease)
+        look_at(lease.renewed)
 
-    Heart._renew_together = timed  # type: ignore[method-assign]
-    Heart.drop = timed_drop  # type: ignore[method-assign]
+    Heartbeat._renew_together = timed  # type: ignore[method-assign]
+    Heartbeat.drop = timed_drop  # type: ignore[method-assign]
 
 
 def take_away(protection: str, url: str, between: Callable[[], None]) -> None:
@@ -181,8 +181,8 @@ def take_away(protection: str, url: str, between: Callable[[], None]) -> None:
         case "fingerprint", _:
             fingerprint.fingerprint = lambda *_: b"f" * 32
         case "lease", _:
-            Heart.keep = lambda self, beat: None  # type: ignore[method-assign]
-            Heart.drop = lambda self, beat: None  # type: ignore[method-assign]
+            Heartbeat.keep = lambda self, lease: None  # type: ignore[method-assign]
+            Heartbeat.drop = lambda self, lease: None  # type: ignore[method-assign]
         case "fencing", "sqlite":
             _unfence_sqlite()
         case "fencing", "postgresql":
@@ -199,57 +199,55 @@ def take_away(protection: str, url: str, between: Callable[[], None]) -> None:
 
 def _unfence_sqlite() -> None:
     from duet_rpc.ledger import states
-    from duet_rpc.ledger.stores.sqlite import store as sqlite
+    from duet_rpc.ledger.stores.sqlite import store
 
     def finish(operation: Any, record: Any, now: float) -> Any:
-        return states.Decision(
-            states.Kept(), states.finished(record, operation.outcome, now, operation.ttl)
-        )
+        finished = states.finished(record, operation.outcome, now, operation.ttl)
+        return states.Decision(states.Kept(), finished)
 
     vars(states)["decide_finish"] = finish
-    vars(sqlite)["IS_POSSIBLE"] = False
+    vars(store)["IS_POSSIBLE"] = False
 
 
 def _unfence_postgres() -> None:
-    from duet_rpc.ledger.stores.postgres import statements as postgres_rows
+    from duet_rpc.ledger.stores.postgres import statements
 
     fence, none = b"token = $6 AND owner = $7 AND state <> 'done'", b"(token, owner) <> ($6, $7)"
-    fenced = postgres_rows._FINISH
+    fenced = statements._FINISH
     assert fence in fenced
-    vars(postgres_rows)["_FINISH"] = fenced.replace(fence, b"(%b OR true)" % none)
+    vars(statements)["_FINISH"] = fenced.replace(fence, b"(%b OR true)" % none)
 
 
 def _unfence_valkey() -> None:
-    from duet_rpc.ledger.stores.redis import scripts as redis_scripts
+    from duet_rpc.ledger.stores.redis import scripts
 
     fence = "if old[1] ~= ARGV[1] or old[2] ~= ARGV[2] or old[3] == 'done' then return found() end"
-    fenced = redis_scripts.SCRIPTS[redis_scripts._DIGESTS["finish"]]
+    fenced = scripts.SCRIPTS[scripts._DIGESTS["finish"]]
     assert fence in fenced
     open_to_all = fenced.replace(fence, "")
     digest = sha1(open_to_all.encode(), usedforsecurity=False).hexdigest()
-    redis_scripts._DIGESTS["finish"] = digest
-    redis_scripts.SCRIPTS[digest] = open_to_all
+    scripts._DIGESTS["finish"] = digest
+    scripts.SCRIPTS[digest] = open_to_all
 
 
 def _tear_sqlite(between: Callable[[], None]) -> None:
     """Commit the effect first and its record afterwards, as if they could be parted."""
-    from duet_rpc.ledger.stores.sqlite import file as sqlite_file
-    from duet_rpc.ledger.stores.sqlite import transaction as sqlite_transaction
+    from duet_rpc.ledger.stores.sqlite import file, transaction
 
     def save(connection: Any, record: Any) -> None:
         connection.execute("COMMIT")
         between()
         connection.execute("BEGIN IMMEDIATE")
-        sqlite_file.save(connection, record)
+        file.save(connection, record)
 
-    vars(sqlite_transaction)["save"] = save
+    vars(transaction)["save"] = save
 
 
 def _tear_postgres(between: Callable[[], None]) -> None:
     """Do the same where the record is in the transaction from its beginning on."""
-    from duet_rpc.ledger.stores.postgres.pool import do
     from duet_rpc.ledger.stores.postgres.statements import INSERT, SAME, insert_values
     from duet_rpc.ledger.stores.postgres.transaction import PostgresTransaction
+    from duet_rpc.ledger.waits import do
 
     whole = PostgresTransaction._end
 

@@ -225,7 +225,7 @@ def test_a_constraint_checked_at_the_commit_is_the_handlers_fault(
         if kind == "sqlite":
             store = ledger.store
             assert isinstance(store, SqliteStore)
-            store._guests._prepare = lambda line: line.execute("PRAGMA foreign_keys = ON")
+            store._transactions._prepare = lambda line: line.execute("PRAGMA foreign_keys = ON")
         with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
             ledger.run(command(promise=TRANSACTIONAL), work)
         assert ledger.run(command(promise=TRANSACTIONAL), insert) == b'"result":1'

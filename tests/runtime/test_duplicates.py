@@ -119,9 +119,9 @@ async def served(server: Server, clients: int, face: str = "unix") -> AsyncItera
 
 
 def waiting(ledger: Ledger, method: str = "slow") -> int:
-    """How many wait for the flight of a command."""
-    flights = [each for id, each in ledger._flights._flights.items() if id.method == method]
-    return sum(len(each._waiting) for each in flights)
+    """How many wait for the execution of a command."""
+    executions = ledger._executions._executions.items()
+    return sum(len(each._waiting) for id, each in executions if id.method == method)
 
 
 @asynccontextmanager

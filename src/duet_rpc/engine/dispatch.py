@@ -73,7 +73,7 @@ class Silence:
         return "unlogged"
 
 
-class Ledger(Protocol):
+class CommandLedger(Protocol):
     """What remembers commands, as the dispatcher sees it: run one once, give its one outcome.
 
     `work` runs the handler inside the transaction it is given and returns the member to send;
@@ -187,7 +187,7 @@ class Dispatcher:
         service: Service,
         policy: Policy,
         *,
-        ledger: Ledger | None = None,
+        ledger: CommandLedger | None = None,
         log: Log | None = None,
         errors: ErrorClasses | None = None,
         shares_thread: bool = False,

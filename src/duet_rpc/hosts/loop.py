@@ -589,19 +589,19 @@ class _Waiting:
         self._host = host
         self._job = job
         self._run = run
-        self._flight = wait.flight
+        self._execution = wait.execution
         self._timer = host._loop.call_later(wait.seconds, self._go_on)
         job.running = self
         if job.answered and job.may_be_stopped:
             self.cancel()
-        elif self._flight is not None and not self._flight.call_when_landed(self._landed):
+        elif self._execution is not None and not self._execution.call_when_settled(self._settled):
             self._go_on()
 
     def cancel(self) -> None:
         """Stop waiting for another run. A run of our own that has begun is not to be stopped."""
         self._go_on(asyncio.CancelledError())
 
-    def _landed(self) -> None:
+    def _settled(self) -> None:
         self._host._from_thread(self._go_on)
 
     def _go_on(self, error: BaseException | None = None) -> None:
@@ -609,8 +609,8 @@ class _Waiting:
             return  # it goes on already
         self._job.running = None
         self._timer.cancel()
-        if self._flight is not None:
-            self._flight.forget(self._landed)
+        if self._execution is not None:
+            self._execution.forget(self._settled)
         self._take_thread(error)
 
     def _take_thread(self, error: BaseException | None) -> None:

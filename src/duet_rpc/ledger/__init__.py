@@ -7,8 +7,8 @@ records. Databases and their drivers are imported when a store of theirs is name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duet_rpc.ledger.execution import Ending, Ran, Run
     from duet_rpc.ledger.ledger import Ledger
-    from duet_rpc.ledger.running import Ending, Ran, Run
     from duet_rpc.ledger.states import Command, Identity, Promise, Record, State
     from duet_rpc.ledger.stores.base import Capabilities, Counts, Store, open_store
     from duet_rpc.ledger.stores.memory import MemoryStore
@@ -41,16 +41,16 @@ _LAZY = {
     "Capabilities": "stores.base",
     "Command": "states",
     "Counts": "stores.base",
-    "Ending": "running",
+    "Ending": "execution",
     "Identity": "states",
     "Ledger": "ledger",
     "MemoryStore": "stores.memory",
     "PostgresStore": "stores.postgres.store",
     "Promise": "states",
-    "Ran": "running",
+    "Ran": "execution",
     "Record": "states",
     "RedisStore": "stores.redis.store",
-    "Run": "running",
+    "Run": "execution",
     "SqliteStore": "stores.sqlite.store",
     "State": "states",
     "Store": "stores.base",

@@ -8,12 +8,12 @@ Whatever goes wrong before the handler has begun is a refusal that may be sent a
 looks as if the handler had failed.
 """
 
-import functools
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Raw
 
@@ -94,53 +94,29 @@ class Commands:
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""
-        once = _Once(job, work, failure)
+        once = partial(_call, job, work, failure)
         try:
             return self.ledger.run(_command(job), once, deadline=_deadline(job))
-        except RpcError:
-            raise
         except Exception as error:
-            if job.has_begun:
-                raise
-            raise _not_begun(error, job, failure) from None
+            _refuse(error, job, failure)
 
     async def run_yielding(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key, and suspend where `run` would wait for another run."""
-        once = _Once(job, work, failure)
+        once = partial(_call, job, work, failure)
         try:
             return await self.ledger.run_yielding(_command(job), once, deadline=_deadline(job))
-        except RpcError:
-            raise
         except Exception as error:
-            if job.has_begun:
-                raise
-            raise _not_begun(error, job, failure) from None
+            _refuse(error, job, failure)
 
     async def run_async(
         self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
     ) -> bytes:
         """Run an `async def` once for its key."""
-
-        async def once(run: "Run") -> "Ran":
-            try:
-                return _succeeded(await work(run.transaction))
-            except BaseException as error:
-                from asyncio import CancelledError, current_task
-
-                task = current_task()
-                if isinstance(error, CancelledError) and task is not None and task.cancelling():
-                    raise  # the ledger decides what that means for the command
-                # One that nobody sent us comes out of something that the handler waited for.
-                return _failed(failure(error, job))
-
+        once = partial(_call_async, job, work, failure)
         try:
             return await self.ledger.run_async(_command(job), once, deadline=_deadline(job))
-        except RpcError:
-            raise
         except Exception as error:
-            if job.has_begun:
-                raise
-            raise _not_begun(error, job, failure) from None
+            _refuse(error, job, failure)
 
     def outcome(self, principal: str, method: str, key: str, age: float = 0.0) -> Any:
         """Tell what became of a command: its state, and its result or error once it has one.
@@ -164,28 +140,35 @@ class Commands:
             self._opened.close()
 
 
-class _Once:
-    """A `def` as the ledger runs it."""
+def _call(job: Job, work: Callable[[Any], bytes], failure: Failure, run: "Run") -> "Ran":
+    """Call a `def`, as the ledger does it."""
+    transaction = run.transaction
+    try:
+        ran = _succeeded(work(transaction))
+    except BaseException as error:
+        ran = _failed(failure(error, job))
+    if transaction is not None and job.context is not None and job.context.cancelled:
+        # No one waits any more, and nothing has happened yet that could not be undone.
+        from asyncio import CancelledError
 
-    __slots__ = ("_failure", "_job", "_work")
+        raise CancelledError
+    return ran
 
-    def __init__(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> None:
-        self._job = job
-        self._work = work
-        self._failure = failure
 
-    def __call__(self, run: "Run") -> "Ran":
-        job, transaction = self._job, run.transaction
-        try:
-            ran = _succeeded(self._work(transaction))
-        except BaseException as error:
-            ran = _failed(self._failure(error, job))
-        if transaction is not None and job.context is not None and job.context.cancelled:
-            # No one waits any more, and nothing has happened yet that could not be undone.
-            from asyncio import CancelledError
+async def _call_async(
+    job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure, run: "Run"
+) -> "Ran":
+    """Call an `async def`, as the ledger does it."""
+    try:
+        return _succeeded(await work(run.transaction))
+    except BaseException as error:
+        from asyncio import CancelledError, current_task
 
-            raise CancelledError
-        return ran
+        task = current_task()
+        if isinstance(error, CancelledError) and task is not None and task.cancelling():
+            raise  # the ledger decides what that means for the command
+        # One that no one sent us comes out of something that the handler waited for.
+        return _failed(failure(error, job))
 
 
 def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
@@ -198,11 +181,11 @@ def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
     return {"store": store, "remembers": keeps}
 
 
-@functools.cache
+@cache
 def _of_ledger() -> "tuple[Callable[[str, bytes | None], bytes], type[Command], type[Ran]]":
     """Import, once, what every command needs: a command should not pay for it each time."""
+    from duet_rpc.ledger.execution import Ran
     from duet_rpc.ledger.fingerprint import fingerprint
-    from duet_rpc.ledger.running import Ran
     from duet_rpc.ledger.states import Command
 
     return fingerprint, Command, Ran
@@ -225,12 +208,14 @@ def _command(job: Job) -> "Command":
     )
 
 
-def _not_begun(error: Exception, job: Job, failure: Failure) -> StoreUnavailable:
-    """Log what kept a command from beginning, and make the refusal of it."""
+def _refuse(error: Exception, job: Job, failure: Failure) -> NoReturn:
+    """Raise the refusal of a command that could not begin; what kept it from that is logged."""
+    if isinstance(error, RpcError) or job.has_begun:
+        raise error
     logged = failure(error, job, "a command could not be started")
     detail = "the command could not be recorded; its handler has not run"
     reference = logged.data.get("reference") if isinstance(logged.data, dict) else None
-    return StoreUnavailable(data={"detail": detail, "reference": reference})
+    raise StoreUnavailable(data={"detail": detail, "reference": reference}) from None
 
 
 def _key_of_its_own() -> str:
@@ -255,7 +240,7 @@ def _succeeded(member: bytes) -> "Ran":
 
 
 def _failed(error: Any) -> "Ran":
-    from duet_rpc.ledger.running import Ending, Ran
+    from duet_rpc.ledger.execution import Ending, Ran
 
     ending = Ending.DECLARED
     if isinstance(error, ResultUnserializable):

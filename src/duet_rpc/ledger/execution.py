@@ -1,19 +1,25 @@
-"""One flight from its claim to its answer: the logic that threads and event loops share.
+"""One execution from its claim to its answer: the logic that threads and event loops share.
 
     claim  -> the store says who runs; a duplicate of another process polls, with nothing held
-    run    -> the handler; meanwhile the heart keeps the lease
-    finish -> the outcome is durable before anybody is answered
+    run    -> the handler; meanwhile the heartbeat keeps the lease
+    finish -> the outcome is durable before anyone is answered
 
 Transactional commands are shorter: begin, run, commit. The rule behind every branch: what may have
 had an effect is never given back as if it had not, and nothing is answered that the store does not
-hold.
+hold. The file is longer than others so that all of that is in one place.
 """
 
 import contextlib
+import enum
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
+from msgspec import Struct
+
+from duet_rpc.engine.dispatch import error_member
 from duet_rpc.errors import (
     InProgress,
     KeyReused,
@@ -23,9 +29,8 @@ from duet_rpc.errors import (
     StoreUnavailable,
 )
 from duet_rpc.ledger.faults import explain
-from duet_rpc.ledger.inflight import Ended, Flight
-from duet_rpc.ledger.leases import Beat, Heart, about
-from duet_rpc.ledger.running import Ending, Ran, Run, error_body
+from duet_rpc.ledger.inflight import Execution, Result
+from duet_rpc.ledger.leases import Heartbeat, Lease, Settings
 from duet_rpc.ledger.states import (
     Busy,
     Claim,
@@ -44,7 +49,7 @@ from duet_rpc.ledger.states import (
     Unknown,
 )
 from duet_rpc.ledger.stores.base import Store
-from duet_rpc.ledger.waits import Steps, Work
+from duet_rpc.ledger.waits import Waits
 from duet_rpc.tracebacks import OwnFault
 
 log = logging.getLogger("duet_rpc.ledger")
@@ -58,156 +63,180 @@ SOONEST, SOON, LATEST = 0.1, 1.0, 60.0
 """What a caller is told to wait before it asks again, in seconds: the bounds, and the usual."""
 
 
+class Run(Struct, frozen=True):
+    """One run of a command. Later runs of the same command have higher tokens."""
+
+    command: Command
+    token: int
+    attempt: int = 1
+    transaction: Any = None
+    """The database connection inside its open transaction; only for transactional commands."""
+
+
+class Ending(enum.Enum):
+    """How a handler result."""
+
+    SUCCEEDED = "succeeded"
+    DECLARED = "declared"
+    """It raised an error of its interface: an outcome like any other."""
+    FAILED = "failed"
+    """It raised something that no one foresaw."""
+    UNSERIALIZABLE = "unserializable"
+    """It returned something that cannot be sent."""
+
+
+class Ran(Struct, frozen=True):
+    """What a handler did; the body is the JSON member to send: `"result":…` or `"error":{…}`."""
+
+    body: bytes
+    ending: Ending = Ending.SUCCEEDED
+
+
+Work = Callable[[Run], Ran | Awaitable[Ran]]
+
+
 class Abandoned(Exception):
     """The caller went away before the handler began, so it did not begin."""
 
 
-class Conductor:
-    """Takes flights from claim to landing."""
+class Executor:
+    """Executes commands, from the claim to the answer."""
 
-    def __init__(
-        self,
-        store: Store,
-        heart: Heart,
-        lease: float,
-        wait: float,
-        ttl: float,
-        unknown_ttl: float,
-        max_outcome_bytes: int,
-    ):
+    def __init__(self, store: Store, heartbeat: Heartbeat, settings: Settings):
         self._store = store
-        self._heart = heart
-        self._lease = lease
-        self._wait = wait
-        self._ttl = ttl
-        self._unknown_ttl = unknown_ttl
-        self._max_outcome_bytes = max_outcome_bytes
+        self._heartbeat = heartbeat
+        self._settings = settings
         self._reported = -REPORT_EVERY
 
-    async def conduct(self, steps: Steps, flight: Flight, work: Work, give_up: float) -> bytes:
-        """Run a command or find its outcome, land the flight with it, and return it."""
-        ended: Ended = None
+    async def execute(
+        self, waits: Waits, execution: Execution, work: Work, give_up: float
+    ) -> bytes:
+        """Run a command or find its outcome, settle the execution with it, and return it."""
+        result: Result = None
         try:
-            if flight.command.promise is Promise.TRANSACTIONAL:
-                ended = await self._transact(steps, flight, work, give_up)
+            if execution.command.promise is Promise.TRANSACTIONAL:
+                result = await self._transact(waits, execution, work, give_up)
             else:
-                ended = await self._claim_and_run(steps, flight, work, give_up)
-            return ended
+                result = await self._claim_and_run(waits, execution, work, give_up)
+            return result
         except StoreUnavailable as error:
-            self._report(flight, error)
-            ended = error
+            self._report(execution, error)
+            result = error
             raise
         except RpcError as error:
-            ended = error
+            result = error
             raise
         finally:
-            flight.land(ended)
+            execution.settle(result)
 
-    def _report(self, flight: Flight, error: StoreUnavailable) -> None:
+    def _report(self, execution: Execution, error: StoreUnavailable) -> None:
         """Log why commands are refused: one of them a second."""
         now = time.monotonic()
         if now - self._reported >= REPORT_EVERY:
             self._reported = now
-            command = flight.command
+            command = execution.command
             fields = {"method": command.method, "correlation_id": command.correlation_id}
             why = explain(error)
             log.warning("a command was refused: %s", why, extra={"duet_rpc": fields})
 
-    # Commands whose effects are nobody's business but the handler's
+    # Commands whose effects are the handler's business alone
 
     async def _claim_and_run(
-        self, steps: Steps, flight: Flight, work: Work, give_up: float
+        self, waits: Waits, execution: Execution, work: Work, give_up: float
     ) -> bytes:
-        claimed = await self._claim(steps, flight, give_up)
+        claimed = await self._claim(waits, execution, give_up)
         if isinstance(claimed, bytes):
             return claimed
-        command, beat, attempt = flight.command, *claimed
-        release = Release(beat.identity, beat.owner)
-        if flight.is_abandoned:
-            await self._submit_or_owe(steps, release)
+        command, lease, attempt = execution.command, *claimed
+        release = Release(lease.identity, lease.owner)
+        if execution.is_abandoned:
+            await self._submit_or_owe(waits, release)
             raise Abandoned
-        self._heart.keep(beat)
+        self._heartbeat.keep(lease)
         try:
-            flight.has_begun = True
+            execution.has_begun = True
             try:
-                ran = await steps.work(work, Run(command, beat.token, attempt))
+                ran = work(Run(command, lease.token, attempt))
+                if not isinstance(ran, Ran):
+                    ran = await ran
             except BaseException:
                 # An effect may have happened: the lease ends now, so that retries need not wait for
                 # what they will be told.
-                give_back = Renew(beat.identity, beat.token, beat.owner, 0.0, self._unknown_ttl)
+                unknown_ttl = self._settings.unknown_ttl
+                give_back = Renew(lease.identity, lease.token, lease.owner, 0.0, unknown_ttl)
                 is_safe = command.promise is Promise.RETRY_SAFE
-                await self._submit_or_owe(steps, release if is_safe else give_back)
+                await self._submit_or_owe(waits, release if is_safe else give_back)
                 raise
-            flight.is_ending = True
+            execution.is_ending = True
             ran = self._within_limit(ran)
             if ran.ending is Ending.FAILED and command.promise is Promise.RETRY_SAFE:
-                await self._submit_or_owe(steps, release)
+                await self._submit_or_owe(waits, release)
                 return ran.body
-            return await self._finish(steps, flight, beat, ran.body)
+            return await self._finish(waits, execution, lease, ran.body)
         finally:
-            self._heart.drop(beat)
+            self._heartbeat.drop(lease)
 
     async def _claim(
-        self, steps: Steps, flight: Flight, give_up: float
-    ) -> tuple[Beat, int] | bytes:
-        command = flight.command
-        claim = Claim(command, flight.owner, self._lease, self._unknown_ttl, self._ttl)
-        for owed in self._heart.owed(flight.identity):
+        self, waits: Waits, execution: Execution, give_up: float
+    ) -> tuple[Lease, int] | bytes:
+        command = execution.command
+        claim = self.make_claim(command, execution.owner)
+        for owed in self._heartbeat.list_owed(execution.identity):
             # A claim of ours whose answer was lost must not keep us waiting for its lease.
-            await steps.submit(owed)
-            self._heart.settled(owed)
+            await waits.submit(owed)
+            self._heartbeat.settle(owed)
         while True:
             asked = time.monotonic()
             try:
-                answer = await steps.submit(claim)
+                answer = await waits.submit(claim)
             except BaseException:
                 # The claim may have been committed and only its answer lost.
-                self._heart.owe(Release(flight.identity, flight.owner))
+                self._heartbeat.owe(Release(execution.identity, execution.owner))
                 raise
             match answer:
                 case Claimed(token, attempt):
                     correlation_id = command.correlation_id
-                    beat = Beat(flight.identity, token, flight.owner, correlation_id, asked)
-                    return beat, attempt
+                    lease = Lease(execution.identity, token, execution.owner, correlation_id, asked)
+                    return lease, attempt
                 case Busy(lease_left):
-                    await self._wait_elsewhere(steps, flight, lease_left, give_up)
+                    await self._wait_elsewhere(waits, execution, lease_left, give_up)
                 case _:
                     return _replay(answer)
 
-    async def _finish(self, steps: Steps, flight: Flight, beat: Beat, body: bytes) -> bytes:
-        finish = Finish(beat.identity, beat.token, beat.owner, body, self._ttl)
+    async def _finish(self, waits: Waits, execution: Execution, lease: Lease, body: bytes) -> bytes:
+        finish = Finish(lease.identity, lease.token, lease.owner, body, self._settings.ttl)
         pause = FIRST_RETRY
         while True:
             try:
-                answer = await steps.submit(finish)
+                answer = await waits.submit(finish)
                 break
             except StoreUnavailable as error:
-                if time.monotonic() >= beat.renewed + self._lease:
-                    self._heart.owe(finish)
-                    raise _cut_off(flight.command) from error
+                if time.monotonic() >= lease.renewed + self._settings.lease:
+                    self._heartbeat.owe(finish)
+                    raise _cut_off(execution.command) from error
             except Exception as error:
                 # The handler has run: no fault of a store may be told as if it were an outcome.
                 log.error(
                     "the store failed to take an outcome",
                     exc_info=OwnFault(error),
-                    extra=about(beat),
+                    extra=lease.about(),
                 )
-                raise _cut_off(flight.command) from error
-            await steps.pause(min(pause, self._lease / 6))
+                raise _cut_off(execution.command) from error
+            await waits.pause(min(pause, self._settings.lease / 6))
             pause = min(pause * 2, LAST_RETRY)
         if isinstance(answer, Fenced):
-            return await self._what_the_store_says(steps, flight, answer.record)
+            return await self._what_the_store_says(waits, execution, answer.record)
         return body
 
     async def _what_the_store_says(
-        self, steps: Steps, flight: Flight, record: Record | None
+        self, waits: Waits, execution: Execution, record: Record | None
     ) -> bytes:
-        command = flight.command
-        give_up = time.monotonic() + self._wait
+        command = execution.command
+        give_up = time.monotonic() + self._settings.wait
         try:
             while record is not None and record.state is State.RUNNING:
-                await self._wait_elsewhere(steps, flight, self._lease, give_up)
-                record = await steps.call(self._store.look, flight.identity)
+                await self._wait_elsewhere(waits, execution, self._settings.lease, give_up)
+                record = await waits.call(self._store.look, execution.identity)
         except StoreUnavailable as error:
             # That word would tell the caller that its handler has not run.
             raise _cut_off(command) from error
@@ -218,43 +247,52 @@ class Conductor:
 
     # Commands whose effects are in the store's own database
 
-    async def _transact(self, steps: Steps, flight: Flight, work: Work, give_up: float) -> bytes:
-        command = flight.command
-        claim = Claim(command, flight.owner, self._lease, self._unknown_ttl, self._ttl)
+    async def _transact(
+        self, waits: Waits, execution: Execution, work: Work, give_up: float
+    ) -> bytes:
+        command = execution.command
+        claim = self.make_claim(command, execution.owner)
         while True:
             patience = max(give_up - time.monotonic(), 0.0)
-            begun = await steps.begin(self._store, claim, patience)
+            begun = await waits.begin(self._store, claim, patience)
             if not isinstance(begun, Busy):
                 break
-            await self._wait_elsewhere(steps, flight, begun.lease_left, give_up)
+            await self._wait_elsewhere(waits, execution, begun.lease_left, give_up)
         if isinstance(begun, Replay | Unknown | Mismatch):
             return _replay(begun)
-        if flight.is_abandoned:
-            await steps.end(begun.rollback)
+        if execution.is_abandoned:
+            await waits.end(begun.rollback)
             raise Abandoned
-        flight.has_begun = True
+        execution.has_begun = True
         try:
-            ran = await steps.work(work, Run(command, begun.token, 1, begun.connection))
+            ran = work(Run(command, begun.token, 1, begun.connection))
+            if not isinstance(ran, Ran):
+                ran = await ran
         except BaseException:
             with contextlib.suppress(StoreUnavailable):
-                await steps.end(begun.rollback)
+                await waits.end(begun.rollback)
             raise
-        flight.is_ending = True
+        execution.is_ending = True
         ran = self._within_limit(ran)
         match ran.ending:
             case Ending.SUCCEEDED:
-                held = await steps.end(partial(begun.commit, ran.body, self._ttl))
+                held = await waits.end(partial(begun.commit, ran.body, self._settings.ttl))
             case Ending.DECLARED:
-                held = await steps.end(partial(begun.reject, ran.body, self._ttl))
+                held = await waits.end(partial(begun.reject, ran.body, self._settings.ttl))
             case _:
-                await steps.end(begun.rollback)
+                await waits.end(begun.rollback)
                 held = None
         return ran.body if held is None else held
 
     # What both need
 
+    def make_claim(self, command: Command, owner: str) -> Claim:
+        """Make the claim of a command."""
+        settings = self._settings
+        return Claim(command, owner, settings.lease, settings.unknown_ttl, settings.ttl)
+
     async def _wait_elsewhere(
-        self, steps: Steps, flight: Flight, lease_left: float, give_up: float
+        self, waits: Waits, execution: Execution, lease_left: float, give_up: float
     ) -> None:
         """Wait while another process runs the command; return when a claim is worth a try."""
         lease_end = time.monotonic() + lease_left
@@ -262,13 +300,13 @@ class Conductor:
         first_seen: Record | None = None
         is_alive = False
         while (now := time.monotonic()) < lease_end:
-            if flight.is_abandoned and not flight.has_begun:
+            if execution.is_abandoned and not execution.has_begun:
                 raise Abandoned
             if now >= give_up:
                 raise in_progress(lease_end - now, is_alive=is_alive)
-            await steps.pause(min(pause, give_up - now))
+            await waits.pause(min(pause, give_up - now))
             pause = min(pause * 2, LAST_POLL)
-            record = await steps.call(self._store.look, flight.identity)
+            record = await waits.call(self._store.look, execution.identity)
             if record is None or record.state is not State.RUNNING:
                 return
             first_seen = first_seen or record
@@ -276,17 +314,17 @@ class Conductor:
         if time.monotonic() >= give_up:
             raise in_progress(0.0)
 
-    async def _submit_or_owe(self, steps: Steps, operation: Operation) -> None:
+    async def _submit_or_owe(self, waits: Waits, operation: Operation) -> None:
         try:
-            await steps.submit(operation)
+            await waits.submit(operation)
         except StoreUnavailable:
-            self._heart.owe(operation)
+            self._heartbeat.owe(operation)
 
     def _within_limit(self, ran: Ran) -> Ran:
-        if len(ran.body) <= self._max_outcome_bytes:
+        if len(ran.body) <= self._settings.max_outcome_bytes:
             return ran
-        error = ResultUnserializable(data={"limit": self._max_outcome_bytes})
-        return Ran(error_body(error), Ending.UNSERIALIZABLE)
+        error = ResultUnserializable(data={"limit": self._settings.max_outcome_bytes})
+        return Ran(error_member(error), Ending.UNSERIALIZABLE)
 
 
 def in_progress(lease_left: float, *, is_alive: bool = False) -> InProgress:

@@ -6,8 +6,8 @@ reaches a caller; the driver's error is the `__cause__`, and is logged.
 
 A store that is down refuses at once. One that stays silent (a frozen process, a network that drops
 packets, a file that another process keeps locked) costs every operation its whole timeout. So the
-first that meets the silence opens the circuit of a `Watch`: the others are refused at once, while
-a thread asks the store again and again, one question at a time, until it answers.
+first that meets the silence opens a `CircuitBreaker`: the others are refused at once, while a
+thread asks the store again and again, one question at a time, until it answers.
 """
 
 import enum
@@ -20,7 +20,7 @@ from duet_rpc.forks import renew_in_child
 from duet_rpc.tracebacks import describe_type
 
 
-class Fault(enum.Enum):
+class StoreFault(enum.Enum):
     """Why a store is of no use just now."""
 
     SILENT = "the store does not answer"
@@ -36,7 +36,7 @@ class Fault(enum.Enum):
     FAILED = "the store failed"
 
 
-def unavailable(fault: Fault, cause: BaseException | None = None) -> StoreUnavailable:
+def unavailable(fault: StoreFault, cause: BaseException | None = None) -> StoreUnavailable:
     """Make the refusal that tells a fault; `cause` is for the log."""
     error = StoreUnavailable(data={"detail": fault.value})
     error.__cause__ = cause
@@ -48,14 +48,14 @@ def is_silence(error: BaseException) -> bool:
     return (
         isinstance(error, StoreUnavailable)
         and isinstance(error.data, dict)
-        and error.data.get("detail") == Fault.SILENT.value
+        and error.data.get("detail") == StoreFault.SILENT.value
     )
 
 
 def explain(error: BaseException) -> str:
     """Say in one line of the log why a store could not be used."""
     if not isinstance(error, StoreUnavailable):
-        return f"{Fault.FAILED.value} ({describe_type(error)})"
+        return f"{StoreFault.FAILED.value} ({describe_type(error)})"
     detail: str = error.message
     if isinstance(error.data, dict):
         detail = error.data.get("detail", detail)
@@ -65,14 +65,14 @@ def explain(error: BaseException) -> str:
     if cause is None:
         return detail
     lines = str(cause).strip().splitlines()
-    if detail == Fault.FAILED.value or not lines:
+    if detail == StoreFault.FAILED.value or not lines:
         # What is not classified may be about a value, and values are not logged.
         return f"{detail} ({describe_type(cause)})"
     return f"{detail} ({type(cause).__name__}: {lines[0]})"
 
 
-class Watch:
-    """The circuit in front of a store that may stop answering. Safe to use from any thread.
+class CircuitBreaker:
+    """Spares callers a store that has stopped answering. Safe to use from any thread.
 
     `probe` asks the store something that every healthy one answers; it raises what `is_silence`
     knows if there was no answer in time. Any other error is an answer too.
@@ -97,7 +97,7 @@ class Watch:
         """Raise at once while the store is known to be silent."""
         if self.is_silent:
             self._start()  # in a forked child nobody else is asking
-            raise unavailable(Fault.SILENT)
+            raise unavailable(StoreFault.SILENT)
 
     def lost(self) -> None:
         """Open the circuit: an operation got no answer in time."""

@@ -1,15 +1,14 @@
 """Group commit: operations that arrive while a commit runs are committed together in the next one.
 
-Leader style. A thread that finds nobody committing leads: it commits its own operation at once,
-with no thread in between, so that a command alone costs its commits and little more. Whoever comes
+Leader style. A thread that finds no one committing leads: it commits its own operation at once,
+with no thread in between, so that a command alone costs its commits and little more. What comes
 meanwhile queues, and when the commit is done the first in the queue leads the next group. The
-group is as large as the traffic makes it; nobody waits for it to fill.
+group is as large as the traffic makes it; no one waits for it to fill.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Protocol
 
 from duet_rpc.errors import RpcError, StoreUnavailable
 from duet_rpc.ledger.states import Answer, Operation
@@ -20,43 +19,43 @@ MAX_GROUP = 256
 """Bounds how long one transaction keeps others out; far above what a process has in flight."""
 
 
-class Ticket(Protocol):
+class Ticket:
     """One operation on its way through the group."""
 
-    operation: Operation
-    answer: Answer | Exception | None
-
-    def wake(self) -> None:
-        """Tell whoever waits that the answer is there."""
-
-    def promote(self, group: "Group") -> None:
-        """See to it that `group.lead(self)` is called, and soon, on a thread that may block."""
-
-
-class ThreadTicket:
-    """The ticket of a thread that waits for its own answer."""
-
-    __slots__ = ("_gate", "answer", "leads", "operation")
+    __slots__ = ("answer", "operation")
 
     def __init__(self, operation: Operation):
         self.operation = operation
         self.answer: Answer | Exception | None = None
-        self.leads = False
-        self._gate = threading.Lock()
-        self._gate.acquire()
+
+    def wake(self) -> None:
+        """Tell the one who waits that the answer is there."""
+        raise NotImplementedError
+
+    def promote(self, group: "Group") -> None:
+        """See to it that `group.lead(self)` is called, and soon, on a thread that may block."""
+        raise NotImplementedError
+
+
+class ThreadTicket(Ticket):
+    """The ticket of a thread that waits for its own answer, and leads itself."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, operation: Operation):
+        super().__init__(operation)
+        self._lock = threading.Lock()
+        self._lock.acquire()
 
     def wait(self) -> None:
         """Wait for the answer, or for the turn to lead."""
-        self._gate.acquire()
+        self._lock.acquire()
 
     def wake(self) -> None:
-        """See `Ticket.wake`."""
-        self._gate.release()
+        self._lock.release()
 
     def promote(self, group: "Group") -> None:
-        """Let the waiting thread itself lead."""
-        self.leads = True
-        self._gate.release()
+        self._lock.release()
 
 
 class Group:
@@ -75,15 +74,15 @@ class Group:
             ticket.wait()
         if ticket.answer is None:
             self.lead(ticket)
-        return outcome_of(ticket)
+        return unwrap(ticket.answer)
 
     def submit_alone(self, operation: Operation) -> Answer:
         """Commit an operation to a store that does not wait, where a group would spare nothing."""
         (answer,) = self._commit([operation])
-        return _given(answer)
+        return unwrap(answer)
 
     def enter(self, ticket: Ticket) -> bool:
-        """Queue a ticket. True: there is no leader, so whoever asked must call `lead`."""
+        """Queue a ticket. True: there is no leader, so the caller must call `lead`."""
         with self._lock:
             if self._led:
                 self._queue.append(ticket)
@@ -121,14 +120,9 @@ class Group:
             ticket.wake()
 
 
-def outcome_of(ticket: Ticket) -> Answer:
-    """Take the answer out of a settled ticket, or raise the failure in it."""
-    answer = ticket.answer
+def unwrap(answer: Answer | Exception | None) -> Answer:
+    """Give the answer of a settled ticket, or raise the failure that it is."""
     assert answer is not None, "a ticket is woken after it is answered"
-    return _given(answer)
-
-
-def _given(answer: Answer | Exception) -> Answer:
     if isinstance(answer, RpcError):
         # A group shares one failure; each of its callers raises an exception of its own.
         raise copy(answer) from answer

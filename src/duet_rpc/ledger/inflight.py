@@ -1,7 +1,7 @@
-"""The commands that this process is busy with, so that duplicates join instead of asking the store.
+"""Single flight: the commands that this process executes, for duplicates to join.
 
-A duplicate that finds a flight waits for it with nothing in its hands: no store connection, no
-lease. Threads and event loops wait for the same flight, each in its own way.
+A duplicate that finds an execution waits for it with nothing in its hands: no store connection, no
+lease. Threads and event loops wait for the same execution, each in its own way.
 """
 
 import threading
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from duet_rpc.errors import RpcError
 from duet_rpc.ledger.states import Command, Identity
 
-Ended = bytes | RpcError | None
-"""How a flight ended: with an answer, with a refusal, or with nothing to tell (None)."""
+Result = bytes | RpcError | None
+"""How an execution ended: with an answer, with a refusal, or with nothing to tell (None)."""
 
 
-class Flight:
-    """One command on its way, and those who wait for it."""
+class Execution:
+    """One command that this process executes, and those who wait for it."""
 
-    def __init__(self, flights: "Flights", command: Command, identity: Identity, owner: str):
-        self._flights = flights
+    def __init__(self, table: "SingleFlight", command: Command, identity: Identity, owner: str):
+        self._table = table
         self.command = command
         self.identity = identity
         self.owner = owner
-        self.ended: Ended = None
-        self.has_landed = False
+        self.result: Result = None
+        self.is_settled = False
         self.has_begun = False
         """Whether the handler may have been called."""
         self.is_ending = False
@@ -33,38 +33,38 @@ class Flight:
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], object]] = []
 
-    def land(self, ended: Ended) -> None:
-        """Say how it ended and wake everybody who waits. The first to say it is right.
+    def settle(self, result: Result) -> None:
+        """Say how it ended and wake all who wait. Only the first call counts.
 
-        Whoever comes from now on starts anew, and the store decides.
+        A duplicate that comes from now on starts anew, and the store decides.
         """
-        self._flights.remove(self)
+        self._table.remove(self)
         with self._lock:
-            if self.has_landed:
+            if self.is_settled:
                 return
-            self.ended = ended
-            self.has_landed = True
+            self.result = result
+            self.is_settled = True
             waiting, self._waiting = self._waiting, []
         for wake in waiting:
             wake()
 
-    def call_when_landed(self, wake: Callable[[], object]) -> bool:
-        """Have a function called, by any thread, at the landing. False: it has landed already."""
+    def call_when_settled(self, wake: Callable[[], object]) -> bool:
+        """Have a function called, by any thread, when it is settled. False: it is already."""
         with self._lock:
-            if not self.has_landed:
+            if not self.is_settled:
                 self._waiting.append(wake)
-            return not self.has_landed
+            return not self.is_settled
 
     def forget(self, wake: Callable[[], object]) -> None:
-        """Take back a function given to `call_when_landed`."""
+        """Take back a function given to `call_when_settled`."""
         with self._lock:
             if wake in self._waiting:
                 self._waiting.remove(wake)
 
     def wait(self, timeout: float) -> bool:
-        """Block until it has landed; False if that takes longer than `timeout` seconds."""
+        """Block until it is settled; False if that takes longer than `timeout` seconds."""
         event = threading.Event()
-        if not self.call_when_landed(event.set):
+        if not self.call_when_settled(event.set):
             return True
         try:
             return event.wait(timeout)
@@ -72,32 +72,33 @@ class Flight:
             self.forget(event.set)
 
 
-class Flights:
-    """The flights of one ledger by identity. Safe to use from any thread."""
+class SingleFlight:
+    """The executions of one ledger by identity. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[Identity, Flight] = {}
+        self._executions: dict[Identity, Execution] = {}
 
-    def board(self, command: Command, owner: str) -> Flight:
-        """Join the flight of a command, or start it: then its owner is the one given."""
+    def join(self, command: Command, owner: str) -> Execution:
+        """Join the execution of a command, or start it: then its owner is the one given."""
         identity = command.identity
         with self._lock:
-            flight = self._flights.get(identity)
-            if flight is None:
-                flight = self._flights[identity] = Flight(self, command, identity, owner)
-            return flight
+            execution = self._executions.get(identity)
+            if execution is None:
+                execution = Execution(self, command, identity, owner)
+                self._executions[identity] = execution
+            return execution
 
-    def remove(self, flight: Flight) -> None:
-        """Take a flight off the list."""
+    def remove(self, execution: Execution) -> None:
+        """Take an execution off the table."""
         with self._lock:
-            if self._flights.get(flight.identity) is flight:
-                del self._flights[flight.identity]
+            if self._executions.get(execution.identity) is execution:
+                del self._executions[execution.identity]
 
-    def get(self, identity: Identity) -> Flight | None:
-        """Find the flight of a command, if there is one."""
+    def get(self, identity: Identity) -> Execution | None:
+        """Find the execution of a command, if there is one."""
         with self._lock:
-            return self._flights.get(identity)
+            return self._executions.get(identity)
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._executions)

@@ -1,4 +1,4 @@
-"""The ledger's own thread: it keeps leases alive and settles what is owed to the store.
+"""The heartbeat of leases: the ledger's own thread keeps them alive and settles what is owed.
 
 A thread, because a handler may block the event loop for as long as it likes and must not lose its
 lease by that. It starts with the first command and ends with the ledger.
@@ -28,33 +28,41 @@ SETTLE_EVERY = 1.0
 MAX_OWED = 10_000
 
 
-class Beat(Struct, eq=False):
-    """A run whose lease is kept alive."""
+class Settings(Struct, frozen=True, kw_only=True):
+    """The times and limits of a ledger; see `Ledger`."""
+
+    lease: float
+    wait: float
+    ttl: float
+    unknown_ttl: float
+    max_outcome_bytes: int
+
+
+class Lease(Struct, eq=False):
+    """The lease of a run; it is kept alive until the run is over."""
 
     identity: Identity
     token: int
     owner: str
     correlation_id: str
     renewed: float
-    """When (monotonic) the lease was last asked for; it holds at least one lease from then on."""
+    """When (monotonic) it was last asked for; it holds at least for its length from then on."""
+
+    def about(self) -> dict[str, dict[str, str]]:
+        """Give the fields that a log line about the run carries."""
+        fields = {"method": self.identity.method, "correlation_id": self.correlation_id}
+        return {"duet_rpc": fields}
 
 
-def about(beat: Beat) -> dict[str, dict[str, str]]:
-    """Give the fields that a log line about a run carries."""
-    fields = {"method": beat.identity.method, "correlation_id": beat.correlation_id}
-    return {"duet_rpc": fields}
-
-
-class Heart:
+class Heartbeat:
     """Renews the leases of running commands at a third of their length."""
 
-    def __init__(self, store: Store, group: Group, lease: float, unknown_ttl: float):
+    def __init__(self, store: Store, group: Group, settings: Settings):
         self._store = store
         self._group = group
-        self._lease = lease
-        self._unknown_ttl = unknown_ttl
+        self._settings = settings
         self._lock = threading.Lock()
-        self._beats: set[Beat] = set()
+        self._leases: set[Lease] = set()
         self._owed: dict[Identity, list[Operation]] = {}
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -67,18 +75,18 @@ class Heart:
             return
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name="duet-ledger", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="duet-ledger", daemon=True)
                 self._thread.start()
 
-    def keep(self, beat: Beat) -> None:
+    def keep(self, lease: Lease) -> None:
         """Renew a lease from now on."""
         with self._lock:
-            self._beats.add(beat)
+            self._leases.add(lease)
 
-    def drop(self, beat: Beat) -> None:
+    def drop(self, lease: Lease) -> None:
         """Stop renewing a lease."""
         with self._lock:
-            self._beats.discard(beat)
+            self._leases.discard(lease)
 
     def owe(self, operation: Operation) -> None:
         """Apply an operation when the store can be reached again."""
@@ -88,14 +96,14 @@ class Heart:
             self._owed.setdefault(operation.identity, []).append(operation)
         self._wake.set()
 
-    def owed(self, identity: Identity) -> list[Operation]:
+    def list_owed(self, identity: Identity) -> list[Operation]:
         """Give what is owed about one command, the oldest first."""
         if not self._owed:
             return []
         with self._lock:
             return list(self._owed.get(identity, ()))
 
-    def settled(self, operation: Operation) -> None:
+    def settle(self, operation: Operation) -> None:
         """Owe an operation no longer."""
         with self._lock:
             left = self._owed.get(operation.identity, [])
@@ -112,22 +120,22 @@ class Heart:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2.0)
 
-    def _beat(self) -> None:
+    def _run(self) -> None:
         # Two looks in a third of the lease: no lease is ever older than that when it is renewed.
-        pause = self._lease / 6
+        pause = self._settings.lease / 6
         while not self._stop.is_set():
             self._wake.wait(min(pause, SETTLE_EVERY) if self._owed else pause)
             self._wake.clear()
             try:
                 self._renew()
-                self._settle()
+                self._settle_owed()
                 self._report(None)
             except StoreUnavailable as error:
                 self._report(error)
             except Exception as error:
                 log.error("the ledger's thread met a fault and goes on", exc_info=OwnFault(error))
         try:
-            self._settle()
+            self._settle_owed()
         except Exception as error:
             owed = [each for operations in self._owed.values() for each in operations]
             outcomes = sum(isinstance(each, Finish) for each in owed)
@@ -144,36 +152,31 @@ class Heart:
         self._is_down = error is not None
 
     def _renew(self) -> None:
-        due = time.monotonic() - self._lease / 6
+        due = time.monotonic() - self._settings.lease / 6
         with self._lock:
-            beats = [beat for beat in self._beats if beat.renewed <= due]
-        for start in range(0, len(beats), MAX_GROUP):
-            self._renew_together(beats[start : start + MAX_GROUP])
+            leases = [lease for lease in self._leases if lease.renewed <= due]
+        for start in range(0, len(leases), MAX_GROUP):
+            self._renew_together(leases[start : start + MAX_GROUP])
 
-    def _renew_together(self, beats: list[Beat]) -> None:
+    def _renew_together(self, leases: list[Lease]) -> None:
         asked = time.monotonic()
+        times = self._settings.lease, self._settings.unknown_ttl
         answers = self._store.commit(
-            [
-                Renew(beat.identity, beat.token, beat.owner, self._lease, self._unknown_ttl)
-                for beat in beats
-            ]
+            [Renew(each.identity, each.token, each.owner, *times) for each in leases]
         )
-        for beat, answer in zip(beats, answers, strict=True):
+        for lease, answer in zip(leases, answers, strict=True):
             if answer == Kept():
-                beat.renewed = asked
+                lease.renewed = asked
             elif isinstance(answer, Fenced):
-                self.drop(beat)
+                self.drop(lease)
                 # A run that has ended meanwhile is fenced too, and that is as it should be.
-                if answer.record is None or answer.record.owner != beat.owner:
-                    log.warning(
-                        "a run of %s lost its lease",
-                        beat.identity.method,
-                        extra=about(beat),
-                    )
+                if answer.record is None or answer.record.owner != lease.owner:
+                    method = lease.identity.method
+                    log.warning("a run of %s lost its lease", method, extra=lease.about())
 
-    def _settle(self) -> None:
+    def _settle_owed(self) -> None:
         with self._lock:
             owed = [each for operations in self._owed.values() for each in operations]
         for operation in owed:
             self._group.submit(operation)
-            self.settled(operation)
+            self.settle(operation)

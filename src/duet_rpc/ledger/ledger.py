@@ -1,8 +1,9 @@
 """The ledger: runs each command once, however often it is asked for, and gives one answer to all.
 
-This module is the face of the package: it joins the duplicates of one process to one flight and
-leaves the flight itself to `conduct`. It raises the refusals of the contract (`KeyReused`,
-`InProgress`, `OutcomeUnknown`, `StoreUnavailable`); whatever the handler did comes back as bytes.
+This module is the face of the package: it joins the duplicates of one process to one execution
+(single flight) and leaves that to the `Executor`. It raises the refusals of the contract
+(`KeyReused`, `InProgress`, `OutcomeUnknown`, `StoreUnavailable`); what the handler did comes back
+as bytes.
 """
 
 import logging
@@ -17,14 +18,12 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.errors import InProgress, KeyReused, RpcError, UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
-from duet_rpc.ledger.execution import Conductor, in_progress
+from duet_rpc.ledger.execution import Executor, Ran, Run, Work, in_progress
 from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.group import Group
-from duet_rpc.ledger.inflight import Flights
-from duet_rpc.ledger.leases import Heart
-from duet_rpc.ledger.running import Ran, Run
+from duet_rpc.ledger.inflight import SingleFlight
+from duet_rpc.ledger.leases import Heartbeat, Settings
 from duet_rpc.ledger.states import (
-    Claim,
     Command,
     Identity,
     Promise,
@@ -35,12 +34,12 @@ from duet_rpc.ledger.states import (
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
-from duet_rpc.ledger.waits import BlockingSteps, Steps, Work, YieldingSteps, drive
+from duet_rpc.ledger.waits import Waits, YieldingWaits, drive
 
 log = logging.getLogger("duet_rpc.ledger")
 
 if TYPE_CHECKING:
-    from duet_rpc.ledger.waits_asyncio import LoopSteps
+    from duet_rpc.ledger.waits_asyncio import AsyncioWaits
 
 
 class Ledger:
@@ -64,11 +63,13 @@ class Ledger:
         if lease <= 0 or wait < 0 or ttl <= 0 or unknown_ttl <= 0 or max_outcome_bytes <= 0:
             raise UsageError("a ledger's times and limits are above zero")
         self.store = store
-        self._wait = wait
-        self._lease = lease
-        self._ttl = ttl
-        self._unknown_ttl = unknown_ttl
-        self._max_outcome_bytes = max_outcome_bytes
+        self._settings = Settings(
+            lease=lease,
+            wait=wait,
+            ttl=ttl,
+            unknown_ttl=unknown_ttl,
+            max_outcome_bytes=max_outcome_bytes,
+        )
         self._set_up()
         tell_in_child(self)
         # One that has to be asked for what it can do is one to wait for.
@@ -77,31 +78,25 @@ class Ledger:
 
     def _set_up(self) -> None:
         """Make what belongs to one process: its name, its runs, its locks and its threads."""
-        store, unknown_ttl = self.store, self._unknown_ttl
+        store, settings = self.store, self._settings
         self._name = os.urandom(8).hex()
         self._runs = count(1)
-        self._flights = Flights()
+        self._executions = SingleFlight()
         self._group = Group(store.commit)
-        self._heart = Heart(store, self._group, self._lease, unknown_ttl)
-        self._sweeper = Sweeper(store, self._name, self._ttl, unknown_ttl)
-        self._conductor = Conductor(
-            store,
-            self._heart,
-            self._lease,
-            self._wait,
-            self._ttl,
-            unknown_ttl,
-            self._max_outcome_bytes,
-        )
-        self._blocking = BlockingSteps(self._group)
-        self._yielding = YieldingSteps(self._group)
-        self._on_loop: LoopSteps | None = None
+        self._heartbeat = Heartbeat(store, self._group, settings)
+        self._sweeper = Sweeper(store, self._name, settings.ttl, settings.unknown_ttl)
+        self._executor = Executor(store, self._heartbeat, settings)
+        self._blocking = Waits(self._group)
+        self._yielding = YieldingWaits(self._group)
+        self._on_loop: AsyncioWaits | None = None
         self._lock = threading.Lock()
         self._checking: threading.Thread | None = None
 
     def forked(self) -> None:
         """Begin anew on the same store: what runs is the parent's, and its threads are not here."""
-        leave_to_parent(self._flights, self._heart, self._sweeper, self._on_loop, self._checking)
+        leave_to_parent(
+            self._executions, self._heartbeat, self._sweeper, self._on_loop, self._checking
+        )
         self._set_up()
 
     def run(
@@ -121,7 +116,7 @@ class Ledger:
         """Answer a command as `run` does, but suspend where `run` would wait for another run.
 
         Not for an event loop: it blocks for the store and for `work`. Whoever drives it is given a
-        `steps.Wait` and goes on when that is over, on any thread that may block.
+        `waits.Wait` and goes on when that is over, on any thread that may block.
         """
         return await self._answer(self._yielding, command, work, deadline)
 
@@ -137,7 +132,7 @@ class Ledger:
         Cancelling the caller ends its waiting. A command that has begun goes on in a task of its
         own, unless it is transactional: that one is cancelled too, and rolled back.
         """
-        return await self._answer(self._steps_on_loop(), command, work, deadline)
+        return await self._answer(self._waits_on_loop(), command, work, deadline)
 
     def require(self, promise: Promise) -> None:
         """Raise `UsageError` if the store cannot keep a promise. To be asked at the start."""
@@ -158,7 +153,7 @@ class Ledger:
 
     def _check(self) -> None:
         try:
-            self.store.since(self._ttl)  # which it begins to remember, if it is new
+            self.store.since(self._settings.ttl)  # which it begins to remember, if it is new
         except Exception as error:
             log.warning("the command store cannot be used: %s", explain(error))
 
@@ -176,20 +171,20 @@ class Ledger:
     ) -> Record | None:
         """Tell what became of a command, without blocking the event loop; see `outcome`."""
         identity = Identity(principal, method, key)
-        return await self._outcome(self._steps_on_loop(), identity, age)
+        return await self._outcome(self._waits_on_loop(), identity, age)
 
     def sweep(self) -> int:
         """Take one step of a sweep now; the wall clock is taken to be right. Blocks."""
-        return self.store.sweep(SWEEP_ROWS, unknown_ttl=self._unknown_ttl)
+        return self.store.sweep(SWEEP_ROWS, unknown_ttl=self._settings.unknown_ttl)
 
     @property
     def in_flight(self) -> int:
         """How many commands this process is busy with."""
-        return len(self._flights)
+        return len(self._executions)
 
     def close(self) -> None:
         """End the background threads and give back the store's connections. Idempotent."""
-        self._heart.close()
+        self._heartbeat.close()
         self._sweeper.close()
         if self._checking is not None:
             self._checking.join(timeout=1.0)  # it must not open what is closed below
@@ -198,26 +193,25 @@ class Ledger:
         self.store.close()
 
     async def _answer(
-        self, steps: Steps, command: Command, work: Work, deadline: float | None
+        self, waits: Waits, command: Command, work: Work, deadline: float | None
     ) -> bytes:
         self.require(command.promise)
-        give_up = time.monotonic() + self._wait
+        give_up = time.monotonic() + self._settings.wait
         if deadline is not None:
             give_up = min(give_up, deadline)
         owner = f"{self._name}-{next(self._runs)}"
         while True:
-            flight = self._flights.board(command, owner)
-            if flight.owner == owner:
-                self._heart.start()
+            execution = self._executions.join(command, owner)
+            if execution.owner == owner:
+                self._heartbeat.start()
                 self._sweeper.start()
-                return await steps.fly(
-                    flight, self._conductor.conduct(steps, flight, work, give_up)
-                )
-            if flight.command.fingerprint != command.fingerprint:
+                logic = self._executor.execute(waits, execution, work, give_up)
+                return await waits.run(execution, logic)
+            if execution.command.fingerprint != command.fingerprint:
                 raise KeyReused()
-            if not await steps.join(flight, max(give_up - time.monotonic(), 0.0)):
-                raise in_progress(self._lease, is_alive=True)
-            match flight.ended:
+            if not await waits.join(execution, max(give_up - time.monotonic(), 0.0)):
+                raise in_progress(self._settings.lease, is_alive=True)
+            match execution.result:
                 case bytes() as body:
                     return body
                 case InProgress() | None:
@@ -226,30 +220,31 @@ class Ledger:
                 case RpcError() as error:
                     raise copy(error) from error
 
-    async def _outcome(self, steps: Steps, identity: Identity, age: float) -> Record | None:
-        # First what flies: whatever lands while the store is asked is in the store before.
-        flight = self._flights.get(identity)
-        record = await steps.call(partial(self.store.look, identity, by_retry=age > 0))
+    async def _outcome(self, waits: Waits, identity: Identity, age: float) -> Record | None:
+        # First what is in flight: what ends while the store is asked is in the store before.
+        execution = self._executions.get(identity)
+        record = await waits.call(partial(self.store.look, identity, by_retry=age > 0))
         if record is not None:
             return record
-        if flight is not None:
+        if execution is not None:
             # A transaction shows nothing to others before it commits.
-            return first_run(self._claim(flight.command, flight.owner), time.time())
+            return first_run(
+                self._executor.make_claim(execution.command, execution.owner), time.time()
+            )
         if age > 0:
-            asked = self._claim(Command(*identity, b"", Promise.AT_MOST_ONCE, age=age), "")
-            since, now = await steps.call(self.store.since, self._ttl)
+            asked = self._executor.make_claim(
+                Command(*identity, b"", Promise.AT_MOST_ONCE, age=age), ""
+            )
+            since, now = await waits.call(self.store.since, self._settings.ttl)
             if not remembers(asked, now, since):
                 return forgotten(asked, now)
         return None
 
-    def _claim(self, command: Command, owner: str) -> Claim:
-        return Claim(command, owner, self._lease, self._unknown_ttl, self._ttl)
-
-    def _steps_on_loop(self) -> "LoopSteps":
+    def _waits_on_loop(self) -> "AsyncioWaits":
         if self._on_loop is None:
-            from duet_rpc.ledger.waits_asyncio import LoopSteps
+            from duet_rpc.ledger.waits_asyncio import AsyncioWaits
 
             with self._lock:
                 if self._on_loop is None:
-                    self._on_loop = LoopSteps(self._group, store_waits=not self._is_at_hand)
+                    self._on_loop = AsyncioWaits(self._group, store_waits=not self._is_at_hand)
         return self._on_loop

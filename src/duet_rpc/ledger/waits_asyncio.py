@@ -1,10 +1,10 @@
-"""The ledger's steps on an event loop: what blocks goes to threads, the handler stays on the loop.
+"""The ledger's waits on an event loop: what blocks goes to threads, the handler stays on the loop.
 
-A flight is a task of its own: the caller's cancellation or deadline ends the caller's waiting, not
-a command that has begun. Only a transactional command is cancelled with its caller, for it leaves
-nothing behind. Before the handler has begun, an abandoned flight gives its claim back.
+An execution is a task of its own: the caller's cancellation or deadline ends the caller's waiting,
+not a command that has begun. Only a transactional command is cancelled with its caller, for it
+leaves nothing behind. Before the handler has begun, an abandoned execution gives its claim back.
 
-A store in memory, which nobody waits for, is asked on the loop itself.
+A store in memory, which no one waits for, is asked on the loop itself.
 
 Groups are led by a thread of their own, for a pool's future would cost more than the way there.
 The rest has two pools of threads, because those that begin transactions may wait for one that
@@ -22,40 +22,32 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from duet_rpc.ledger.group import Group, outcome_of
-from duet_rpc.ledger.inflight import Flight
-from duet_rpc.ledger.running import Ran, Run
+from duet_rpc.ledger.group import Group, Ticket, unwrap
+from duet_rpc.ledger.inflight import Execution
 from duet_rpc.ledger.states import Answer, Claim, Operation, Promise
-from duet_rpc.ledger.stores.base import (
-    AsyncBeginner,
-    AsyncTransaction,
-    NotBegun,
-    Store,
-    Transaction,
-)
-from duet_rpc.ledger.waits import Work
+from duet_rpc.ledger.stores.base import AsyncBeginner, NotBegun, Store, StoreTransaction
+from duet_rpc.ledger.waits import Waits
 
 T = TypeVar("T")
 
 
-class LoopTicket:
-    """The ticket of a coroutine."""
+class LoopTicket(Ticket):
+    """The ticket of a coroutine; the leader's thread leads for it."""
 
-    __slots__ = ("answer", "future", "operation", "outbox")
+    __slots__ = ("_settled", "future")
 
-    def __init__(self, operation: Operation, outbox: "Outbox", future: "asyncio.Future[None]"):
-        self.operation = operation
-        self.answer: Answer | Exception | None = None
-        self.outbox = outbox
+    def __init__(
+        self, operation: Operation, settled: "SettledTickets", future: "asyncio.Future[None]"
+    ):
+        super().__init__(operation)
+        self._settled = settled
         self.future = future
 
     def wake(self) -> None:
-        """See `Ticket.wake`."""
-        self.outbox.put(self)
+        self._settled.put(self)
 
     def promote(self, group: Group) -> None:
-        """Lead from the leader's thread."""
-        self.outbox.leader.lead(self)
+        self._settled.leader.lead(self)
 
     def settle(self) -> None:
         """Let the coroutine go on; called on the loop."""
@@ -94,7 +86,7 @@ class Leader:
             ticket.wake()
 
 
-class Outbox:
+class SettledTickets:
     """The settled tickets of one event loop: a group wakes the loop once, not once for each."""
 
     def __init__(self, leader: Leader):
@@ -108,7 +100,7 @@ class Outbox:
             self._tickets.append(ticket)
             if len(self._tickets) > 1:
                 return
-        # A loop that has been closed has nobody left who waits.
+        # A loop that has been closed has no one left who waits.
         with contextlib.suppress(RuntimeError):
             ticket.future.get_loop().call_soon_threadsafe(self._settle)
 
@@ -119,42 +111,41 @@ class Outbox:
             ticket.settle()
 
 
-class LoopSteps:
-    """See `Steps`. One object serves all event loops that use the ledger."""
+class AsyncioWaits(Waits):
+    """Gives the loop back to wait. One object serves all event loops that use the ledger."""
 
     def __init__(self, group: Group, *, store_waits: bool):
-        self._group = group
+        super().__init__(group)
         self._store_waits = store_waits
         self._leader = Leader(group)
         self._beginners = ThreadPoolExecutor(16, thread_name_prefix="duet-begin")
         self._finishers = ThreadPoolExecutor(4, thread_name_prefix="duet-finish")
-        self._outboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Outbox] = WeakKeyDictionary()
+        self._settled: WeakKeyDictionary[asyncio.AbstractEventLoop, SettledTickets] = (
+            WeakKeyDictionary()
+        )
         self._tasks: set[asyncio.Task[bytes]] = set()
 
     async def submit(self, operation: Operation) -> Answer:
-        """See `Steps.submit`."""
         if not self._store_waits:
             return self._group.submit_alone(operation)
         loop = asyncio.get_running_loop()
-        outbox = self._outboxes.get(loop)
-        if outbox is None:
-            outbox = self._outboxes[loop] = Outbox(self._leader)
-        ticket = LoopTicket(operation, outbox, loop.create_future())
+        settled = self._settled.get(loop)
+        if settled is None:
+            settled = self._settled[loop] = SettledTickets(self._leader)
+        ticket = LoopTicket(operation, settled, loop.create_future())
         if self._group.enter(ticket):
             self._leader.lead(ticket)
         await ticket.future
-        return outcome_of(ticket)
+        return unwrap(ticket.answer)
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """See `Steps.call`."""
         if not self._store_waits:
             return function(*args)
         return await asyncio.get_running_loop().run_in_executor(self._beginners, function, *args)
 
     async def begin(
         self, store: Store, claim: Claim, patience: float
-    ) -> Transaction | AsyncTransaction | NotBegun:
-        """See `Steps.begin`."""
+    ) -> StoreTransaction | NotBegun:
         if isinstance(store, AsyncBeginner):
             return await store.begin_async(claim, patience)
         begun = self._beginners.submit(store.begin, claim, patience)
@@ -164,79 +155,70 @@ class LoopSteps:
             begun.add_done_callback(_undo)
             raise
 
-    async def end(self, ends: Callable[[], T | Awaitable[T]]) -> T:
-        """See `Steps.end`."""
+    async def end(self, ends: Callable[[], Awaitable[T] | T]) -> T:
         if inspect.iscoroutinefunction(getattr(ends, "func", ends)):
             ended: T = await ends()  # type: ignore[misc]
             return ended
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._finishers, ends)  # type: ignore[arg-type]
 
-    async def join(self, flight: Flight, patience: float) -> bool:
-        """See `Steps.join`."""
+    async def join(self, execution: Execution, patience: float) -> bool:
         loop = asyncio.get_running_loop()
-        landed = asyncio.Event()
+        settled = asyncio.Event()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(landed.set)
+                loop.call_soon_threadsafe(settled.set)
 
-        if not flight.call_when_landed(wake):
+        if not execution.call_when_settled(wake):
             return True
         try:
             async with asyncio.timeout(patience):
-                await landed.wait()
+                await settled.wait()
             return True
         except TimeoutError:
-            return flight.has_landed
+            return execution.is_settled
         finally:
-            flight.forget(wake)
+            execution.forget(wake)
 
     async def pause(self, seconds: float) -> None:
-        """See `Steps.pause`."""
         await asyncio.sleep(seconds)
 
-    async def work(self, work: Work, run: Run) -> Ran:
-        """See `Steps.work`."""
-        ran: Ran = await work(run)
-        return ran
-
-    async def fly(self, flight: Flight, logic: Coroutine[Any, Any, bytes]) -> bytes:
-        """See `Steps.fly`."""
+    async def run(self, execution: Execution, logic: Coroutine[Any, Any, bytes]) -> bytes:
         loop = asyncio.get_running_loop()
         task = loop.create_task(logic)
         # Of its own, so that whoever cancels the waiting does not cancel the task: what
         # `asyncio.shield` does with more steps.
-        landed: asyncio.Future[bytes] = loop.create_future()
+        settled: asyncio.Future[bytes] = loop.create_future()
         self._tasks.add(task)
-        task.add_done_callback(partial(self._land, flight, landed))
+        task.add_done_callback(partial(self._settle, execution, settled))
         try:
-            return await landed
+            return await settled
         except asyncio.CancelledError:
-            flight.is_abandoned = True
-            can_undo = flight.has_begun and not flight.is_ending
-            if can_undo and flight.command.promise is Promise.TRANSACTIONAL:
+            execution.is_abandoned = True
+            can_undo = execution.has_begun and not execution.is_ending
+            if can_undo and execution.command.promise is Promise.TRANSACTIONAL:
                 task.cancel()
                 await asyncio.wait([task])
             raise
 
-    def _land(
-        self, flight: Flight, landed: "asyncio.Future[bytes]", task: "asyncio.Task[bytes]"
+    def _settle(
+        self, execution: Execution, settled: "asyncio.Future[bytes]", task: "asyncio.Task[bytes]"
     ) -> None:
         self._tasks.discard(task)
         # A task that is cancelled before its first step never ran a line, not even a `finally`.
-        if not flight.has_landed:
-            flight.land(None)
+        if not execution.is_settled:
+            execution.settle(None)
         # The exception is seen here, in case the caller is gone.
         error = None if task.cancelled() else task.exception()
-        if landed.done():
+        if settled.done():
             return
         if task.cancelled():
-            landed.cancel()
+            settled.cancel()
         elif error is not None:
-            landed.set_exception(error)
+            settled.set_exception(error)
         else:
-            landed.set_result(task.result())
+            settled.set_result(task.result())
 
     def close(self) -> None:
         """Let the threads go. Idempotent."""
@@ -245,7 +227,7 @@ class LoopSteps:
         self._finishers.shutdown(wait=False)
 
 
-def _undo(begun: "Future[Transaction | NotBegun]") -> None:
+def _undo(begun: "Future[StoreTransaction | NotBegun]") -> None:
     """Roll back a transaction that was opened for somebody who is gone."""
     if not begun.cancelled() and begun.exception() is None:
         transaction = begun.result()

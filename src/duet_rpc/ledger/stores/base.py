@@ -57,8 +57,11 @@ class Counts(Struct, frozen=True):
     oldest_unknown: float | None = None
 
 
-class Transaction(Protocol):
-    """An open database transaction around a handler. Exactly one of the three methods ends it."""
+class StoreTransaction(Protocol):
+    """An open database transaction around a handler. Exactly one of the three methods ends it.
+
+    With a driver that waits on an event loop the methods return awaitables.
+    """
 
     @property
     def connection(self) -> Any:
@@ -68,39 +71,18 @@ class Transaction(Protocol):
     def token(self) -> int:
         """The fencing token of this run."""
 
-    def commit(self, outcome: bytes, ttl: float) -> bytes | None:
+    def commit(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None] | bytes | None:
         """Commit the effects and the outcome together.
 
         Returns None if that is done, else the outcome that the store holds instead. Raises
-        `StoreUnavailable` if nothing was committed and `OutcomeUnknown` if nobody can know.
+        `StoreUnavailable` if nothing was committed and `OutcomeUnknown` if no one can know.
         """
 
-    def reject(self, outcome: bytes, ttl: float) -> bytes | None:
+    def reject(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None] | bytes | None:
         """Undo the effects and commit the outcome alone; returns and raises as `commit` does."""
 
-    def rollback(self) -> None:
+    def rollback(self) -> Awaitable[None] | None:
         """Undo everything. Raises `StoreUnavailable` if the database failed meanwhile."""
-
-
-class AsyncTransaction(Protocol):
-    """The same for a handler on an event loop, where the store has an asynchronous driver."""
-
-    @property
-    def connection(self) -> Any:
-        """The handler's database connection."""
-
-    @property
-    def token(self) -> int:
-        """The fencing token of this run."""
-
-    def commit(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None]:
-        """See `Transaction.commit`."""
-
-    def reject(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None]:
-        """See `Transaction.reject`."""
-
-    def rollback(self) -> Awaitable[None]:
-        """See `Transaction.rollback`."""
 
 
 NotBegun = Replay | Busy | Unknown | Mismatch
@@ -132,7 +114,7 @@ class Store(Protocol):
         Both by the store's own clock.
         """
 
-    def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
+    def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
         """Open a transaction for a handler, or say why not.
 
         Waits up to `patience` seconds for another transaction with the same command.
@@ -168,7 +150,7 @@ class Store(Protocol):
 class AsyncBeginner(Protocol):
     """A store with an asynchronous driver for transactions on an event loop."""
 
-    def begin_async(self, claim: Claim, patience: float) -> Awaitable[AsyncTransaction | NotBegun]:
+    def begin_async(self, claim: Claim, patience: float) -> Awaitable[StoreTransaction | NotBegun]:
         """See `Store.begin`."""
 
 

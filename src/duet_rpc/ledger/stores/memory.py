@@ -28,7 +28,13 @@ from duet_rpc.ledger.states import (
     decide_sweep,
     is_expired,
 )
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from duet_rpc.ledger.stores.base import (
+    UNKNOWN_TTL,
+    Capabilities,
+    Counts,
+    NotBegun,
+    StoreTransaction,
+)
 from duet_rpc.ledger.upkeep import Clocks
 
 _STARTED = time.time() - time.monotonic()
@@ -85,7 +91,7 @@ class MemoryStore:
         """See `Store.since`."""
         return self._since, self._clock()
 
-    def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
+    def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
         """Refuse: there is no database to take part in."""
         raise UsageError("the memory store has no transactions; use SQLite or PostgreSQL")
 

@@ -16,13 +16,13 @@ from psycopg import errors
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from duet_rpc.ledger.stores.postgres.pool import Watched
+from duet_rpc.ledger.stores.postgres.pool import BoundedConnection
 
 Statement = tuple[bytes, Sequence[Any]]
 """A query with `$1` for its first value, and its values."""
 
 
-class Line(Watched, psycopg.Connection[Any]):
+class PipelineConnection(BoundedConnection, psycopg.Connection[Any]):
     """A connection for one thread at a time. After an error in `exchange`, throw it away."""
 
     def __init__(self, *args: Any, **options: Any):

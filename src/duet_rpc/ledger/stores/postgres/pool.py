@@ -7,16 +7,15 @@ cannot be made is an error at once, and one that has gone stale with a restart o
 found out by its first use.
 
 A server that has stopped answering is another matter: a socket says nothing about it. So all
-waiting is `Watched`: our own statements have a deadline, and one of a handler, which may take as
-long as it likes, has the store's `Watch` ask whether the server is still there.
+waiting is bounded: our own statements have a deadline, and one of a handler, which may take as
+long as it likes, has the store's `CircuitBreaker` ask whether the server is still there.
 """
 
 import contextlib
-import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -24,8 +23,8 @@ from psycopg.pq import TransactionStatus
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.faults import Fault, Watch, unavailable
-from duet_rpc.ledger.stores.forks import forget_in_children
+from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
+from duet_rpc.ledger.waits import do
 
 T = TypeVar("T")
 
@@ -34,13 +33,6 @@ _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
-
-
-async def do(value: Awaitable[T] | T) -> T:
-    """Wait for what an asynchronous connection returns; hand on what a blocking one does."""
-    if inspect.isawaitable(value):
-        return await value
-    return value
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -54,14 +46,14 @@ class ServerSilent(psycopg.OperationalError):
     """The server did not answer in time; what was sent may still take effect."""
 
 
-class Watched:
+class BoundedConnection:
     """A connection that does not wait for a server that has stopped answering."""
 
     deadline: float | None = None
     """When (monotonic) the server must have answered; None while a handler has the connection."""
-    watch: Watch | None = None
+    breaker: CircuitBreaker | None = None
     patience = 0.0
-    """How long a statement may take before the watch is asked about the server."""
+    """How long a statement may take before the breaker is asked about the server."""
 
     if not TYPE_CHECKING:  # which sees that of the driver, blocking or not
 
@@ -71,8 +63,8 @@ class Watched:
 
     def lost(self) -> ServerSilent:
         """Make the error of a server that did not answer, and have the others warned."""
-        if self.watch is not None:
-            self.watch.lost()
+        if self.breaker is not None:
+            self.breaker.lost()
         return ServerSilent("the server did not answer in time")
 
     def _bounded(self, generator: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -92,18 +84,18 @@ class Watched:
         now = time.monotonic()
         if self.deadline is not None and now >= self.deadline:
             raise self.lost()
-        if self.watch is not None and now - began >= self.patience and self.watch.ask():
+        if self.breaker is not None and now - began >= self.patience and self.breaker.ask():
             dispose(self)  # an open transaction ends with it, whatever the handler does next
             raise ServerSilent("the server has stopped answering")
 
 
-class Guest(Watched, psycopg.Connection[Any]):
+class LentConnection(BoundedConnection, psycopg.Connection[Any]):
     """A connection whose transaction belongs to somebody else."""
 
     commit = rollback = close = _refuse
 
 
-class AsyncGuest(Watched, psycopg.AsyncConnection[Any]):
+class AsyncLentConnection(BoundedConnection, psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
     commit = rollback = close = _refuse
@@ -112,36 +104,23 @@ class AsyncGuest(Watched, psycopg.AsyncConnection[Any]):
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
-class Gate(Protocol):
-    """Bounds how many connections are out at a time, and waits."""
-
-    async def enter(self, patience: float) -> bool:
-        """Wait for a place; False if none was free in time."""
-
-    def leave(self) -> None:
-        """Give a place back."""
-
-    async def pause(self, seconds: float) -> None:
-        """Wait."""
-
-
-class ThreadGate:
-    """The gate of callers that block."""
+class ThreadLimit:
+    """Bounds how many connections threads have at a time."""
 
     def __init__(self, places: int):
         self._places = threading.BoundedSemaphore(places)
         renew_in_child(self, _places=lambda: threading.BoundedSemaphore(places))
 
     async def enter(self, patience: float) -> bool:
-        """See `Gate.enter`."""
+        """Wait for a place; False if none was free in time."""
         return self._places.acquire(timeout=max(patience, 0.0))
 
     def leave(self) -> None:
-        """See `Gate.leave`."""
+        """Give a place back."""
         self._places.release()
 
     async def pause(self, seconds: float) -> None:
-        """See `Gate.pause`."""
+        """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251  # no event loop is near: `drive` runs this
 
 
@@ -151,30 +130,30 @@ class Pool:
     def __init__(
         self,
         connect: Callable[[], Any],
-        gate: Gate,
-        watch: Watch,
+        limit: Any,
+        breaker: CircuitBreaker,
         timeout: float,
         settings: str = "",
     ):
         self._connect = connect
         self._settings = settings
-        self._watch = watch
+        self._breaker = breaker
         self.timeout = timeout
         self.idle: list[Any] = []
-        forget_in_children(self)
+        renew_in_child(self, idle=list)  # parent and child would read each other's answers
         self._closed = False
-        self.gate = gate
+        self.limit = limit
 
     async def take(self, patience: float) -> Any:
         """Take a connection, idle or new. Raises `StoreUnavailable`.
 
         Its `deadline` is one timeout from now.
         """
-        self._watch.admit()
-        if not await self.gate.enter(patience):
-            raise unavailable(Fault.EXHAUSTED)
+        self._breaker.admit()
+        if not await self.limit.enter(patience):
+            raise unavailable(StoreFault.EXHAUSTED)
         try:
-            self._watch.admit()
+            self._breaker.admit()
             self._closed = False
             while self.idle:
                 connection = self.idle.pop()
@@ -183,7 +162,7 @@ class Pool:
                     return connection
             return await self._make()
         except BaseException:
-            self.gate.leave()
+            self.limit.leave()
             raise
 
     def give(self, connection: Any) -> None:
@@ -195,7 +174,7 @@ class Pool:
             self.idle.append(connection)
         else:
             dispose(connection)
-        self.gate.leave()
+        self.limit.leave()
 
     def clear(self) -> None:
         """Throw the idle connections away: after one went stale, so have the others."""
@@ -210,16 +189,16 @@ class Pool:
 
     def part(self) -> None:
         """Let go of a connection that somebody else will see to."""
-        self.gate.leave()
+        self.limit.leave()
 
     async def _make(self) -> Any:
         try:
             connection = await do(self._connect())
         except psycopg.Error as error:
             if isinstance(error, _CONNECT_TIMEOUT):
-                self._watch.lost()
+                self._breaker.lost()
             raise refusal(error) from error
-        connection.watch = self._watch
+        connection.breaker = self._breaker
         connection.patience = self.timeout / 2
         connection.deadline = time.monotonic() + self.timeout
         try:
@@ -248,30 +227,30 @@ def refusal(error: BaseException) -> StoreUnavailable:
     return unavailable(_fault_of(error), error)
 
 
-def _fault_of(error: BaseException) -> Fault:
+def _fault_of(error: BaseException) -> StoreFault:
     if isinstance(error, ServerSilent | _CONNECT_TIMEOUT):
-        return Fault.SILENT
+        return StoreFault.SILENT
     state = getattr(error, "sqlstate", None)
     if state is None:
-        return Fault.UNREACHABLE
-    return _FAULTS.get(state) or _FAULTS.get(state[:2]) or Fault.FAILED
+        return StoreFault.UNREACHABLE
+    return _FAULTS.get(state) or _FAULTS.get(state[:2]) or StoreFault.FAILED
 
 
 _CONNECT_TIMEOUT: type[psycopg.Error] = errors.ConnectionTimeout
 _FAULTS = {
-    "08": Fault.UNREACHABLE,
-    "25006": Fault.READ_ONLY,
-    "28": Fault.FORBIDDEN,
-    "3D000": Fault.UNREACHABLE,
-    "3F": Fault.NO_TABLES,
-    "42501": Fault.FORBIDDEN,
-    "42P01": Fault.NO_TABLES,
-    "42703": Fault.NO_TABLES,
-    "53": Fault.UNREACHABLE,
-    "53100": Fault.FULL,
-    "55P03": Fault.LOCKED,
-    "57": Fault.UNREACHABLE,
-    "XX001": Fault.DAMAGED,
-    "XX002": Fault.DAMAGED,
+    "08": StoreFault.UNREACHABLE,
+    "25006": StoreFault.READ_ONLY,
+    "28": StoreFault.FORBIDDEN,
+    "3D000": StoreFault.UNREACHABLE,
+    "3F": StoreFault.NO_TABLES,
+    "42501": StoreFault.FORBIDDEN,
+    "42P01": StoreFault.NO_TABLES,
+    "42703": StoreFault.NO_TABLES,
+    "53": StoreFault.UNREACHABLE,
+    "53100": StoreFault.FULL,
+    "55P03": StoreFault.LOCKED,
+    "57": StoreFault.UNREACHABLE,
+    "XX001": StoreFault.DAMAGED,
+    "XX002": StoreFault.DAMAGED,
 }
 """Faults by the server's code, or by the class of it."""

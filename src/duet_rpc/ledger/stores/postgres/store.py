@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.faults import Fault, Watch, unavailable
+from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
 from duet_rpc.ledger.states import (
     ALWAYS,
     Answer,
@@ -41,13 +41,13 @@ from duet_rpc.ledger.states import (
     must_have_record,
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun
-from duet_rpc.ledger.stores.postgres.pipeline import Line
+from duet_rpc.ledger.stores.postgres.pipeline import PipelineConnection
 from duet_rpc.ledger.stores.postgres.pool import (
-    AsyncGuest,
-    Guest,
+    AsyncLentConnection,
+    LentConnection,
     Pool,
     ServerSilent,
-    ThreadGate,
+    ThreadLimit,
     dispose,
     is_fault,
     refusal,
@@ -71,7 +71,6 @@ from duet_rpc.ledger.stores.postgres.statements import (
     swap_values,
 )
 from duet_rpc.ledger.stores.postgres.transaction import (
-    BlockingPostgresTransaction,
     PostgresTransaction,
     begin,
 )
@@ -89,14 +88,13 @@ T = TypeVar("T")
 log = logging.getLogger("duet_rpc.ledger")
 
 
-class LoopGate:
-    """The gate of callers on one event loop; see `postgres_pool.Gate`."""
+class LoopLimit:
+    """Bounds how many connections an event loop has at a time; see `ThreadLimit`."""
 
     def __init__(self, places: int):
         self._places = asyncio.Semaphore(places)
 
     async def enter(self, patience: float) -> bool:
-        """See `Gate.enter`."""
         try:
             async with asyncio.timeout(max(patience, 0.001)):
                 return await self._places.acquire()
@@ -104,11 +102,9 @@ class LoopGate:
             return False
 
     def leave(self) -> None:
-        """See `Gate.leave`."""
         self._places.release()
 
     async def pause(self, seconds: float) -> None:
-        """See `Gate.pause`."""
         await asyncio.sleep(seconds)
 
 
@@ -143,15 +139,17 @@ class PostgresStore:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._is_ready = False
-        self._watch = Watch(self._probe, fresh=timeout / 2)
+        self._breaker = CircuitBreaker(self._probe, fresh=timeout / 2)
         self._in_doubt: list[_InDoubt] = []
         renew_in_child(self, _lock=threading.Lock, _in_doubt=list)
         # Below the timeout: a lock that others hold is no silence.
         settings = f"; SET lock_timeout = {max(int(timeout * 800), 1)}"
         self._own = self._pool(
-            self._connector(Line, client_encoding="utf8"), ThreadGate(_OWN_CONNECTIONS), settings
+            self._connector(PipelineConnection, client_encoding="utf8"),
+            ThreadLimit(_OWN_CONNECTIONS),
+            settings,
         )
-        self._lent = self._pool(self._connector(Guest), ThreadGate(max_transactions))
+        self._lent = self._pool(self._connector(LentConnection), ThreadLimit(max_transactions))
         self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
@@ -174,17 +172,14 @@ class PostgresStore:
         since, *_, now = self._query(UPKEEP_NOW, ())[0]
         return since, now
 
-    def begin(self, claim: Claim, patience: float) -> BlockingPostgresTransaction | NotBegun:
+    def begin(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
         """See `Store.begin`."""
         self._prepare()
         try:
-            begun = drive(begin(self._lent, claim, patience))
+            return drive(begin(self._lent, claim, patience))
         except errors.UndefinedTable:
             self._make_tables_again()
-            begun = drive(begin(self._lent, claim, patience))
-        if isinstance(begun, PostgresTransaction):
-            return BlockingPostgresTransaction(begun)
-        return begun
+            return drive(begin(self._lent, claim, patience))
 
     async def begin_async(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
         """See `Store.begin`."""
@@ -195,8 +190,8 @@ class PostgresStore:
         if pool is None:
             for ended in [each for each in self._on_loops if each.is_closed()]:
                 self._on_loops.pop(ended).close()
-            gate = LoopGate(self._max_transactions)
-            pool = self._on_loops[loop] = self._pool(self._connector(AsyncGuest), gate)
+            limit = LoopLimit(self._max_transactions)
+            pool = self._on_loops[loop] = self._pool(self._connector(AsyncLentConnection), limit)
             # Connections do not outlive the loop that they were made on.
             finalize(loop, pool.close)
         try:
@@ -253,7 +248,7 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        self._watch.close()
+        self._breaker.close()
         for pool in (self._own, self._lent, *self._on_loops.values()):
             pool.close()
 
@@ -261,8 +256,8 @@ class PostgresStore:
         options = {**self._options, **more}
         return lambda: kind.connect(self._url, autocommit=True, **options)
 
-    def _pool(self, connect: Callable[[], Any], gate: Any, settings: str = "") -> Pool:
-        return Pool(connect, gate, self._watch, self._timeout, settings)
+    def _pool(self, connect: Callable[[], Any], limit: Any, settings: str = "") -> Pool:
+        return Pool(connect, limit, self._breaker, self._timeout, settings)
 
     def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         try:
@@ -284,7 +279,7 @@ class PostgresStore:
             lambda line: line.execute(query, values).fetchall(), timeouts=timeouts
         )
 
-    def _on_connection(self, use: Callable[[Line], T], *, timeouts: int = 1) -> T:
+    def _on_connection(self, use: Callable[[PipelineConnection], T], *, timeouts: int = 1) -> T:
         self._prepare()
         try:
             return self._try_twice(use, timeouts)
@@ -292,7 +287,7 @@ class PostgresStore:
             self._make_tables_again()
             return self._try_twice(use, timeouts)
 
-    def _try_twice(self, use: Callable[[Line], T], timeouts: int = 1) -> T:
+    def _try_twice(self, use: Callable[[PipelineConnection], T], timeouts: int = 1) -> T:
         """Use a connection; once more if it fails, for it may have gone stale with a restart.
 
         Whatever is done on it bears that: an owner who claims or finishes again is known.
@@ -324,7 +319,7 @@ class PostgresStore:
         """See whether the server answers, and has answered what it was asked before."""
         until = time.monotonic() + self._timeout / 2
         try:
-            line = Line.connect(
+            line = PipelineConnection.connect(
                 self._url, autocommit=True, **_options(self._url, self._timeout / 2)
             )
         except psycopg.Error as error:
@@ -341,7 +336,7 @@ class PostgresStore:
             # A server that has been answering others for a whole timeout has long read what came.
             each.since = each.since or now
             if not each.line.drain(until) and now - each.since < self._timeout:
-                raise unavailable(Fault.SILENT)
+                raise unavailable(StoreFault.SILENT)
             dispose(each.line)
             self._in_doubt.remove(each)
 
@@ -362,7 +357,7 @@ class PostgresStore:
 class _InDoubt:
     """A connection whose statements may still take effect in a server that did not answer."""
 
-    def __init__(self, line: Line):
+    def __init__(self, line: PipelineConnection):
         self.line = line
         self.since: float | None = None
         """Since when the server answers others."""
@@ -390,7 +385,7 @@ def _options(url: str, timeout: float) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in given}
 
 
-def _apply(line: Line, operations: Sequence[Operation]) -> list[Answer | Exception]:
+def _apply(line: PipelineConnection, operations: Sequence[Operation]) -> list[Answer | Exception]:
     tokens = line.exchange([statement(operation) for operation in operations])
     answers: list[Answer | Exception] = []
     for operation, token in zip(operations, tokens, strict=True):
@@ -401,7 +396,7 @@ def _apply(line: Line, operations: Sequence[Operation]) -> list[Answer | Excepti
     return answers
 
 
-def _settle(line: Line, operation: Operation) -> Answer:
+def _settle(line: PipelineConnection, operation: Operation) -> Answer:
     """Answer an operation whose statement changed nothing: by what stands there instead."""
     if isinstance(operation, Claim):
         since = ALWAYS
@@ -414,7 +409,7 @@ def _settle(line: Line, operation: Operation) -> Answer:
 
 
 def _change(
-    line: Line, identity: Identity, decide: Callable[[Record | None, float], Decision]
+    line: PipelineConnection, identity: Identity, decide: Callable[[Record | None, float], Decision]
 ) -> Answer:
     """Read, decide and write, again and again until nobody comes in between."""
     while True:
@@ -434,7 +429,7 @@ def _change(
             return answer
 
 
-def _sweep(line: Line, limit: int, unknown_ttl: float, clocks: Clocks | None) -> int:
+def _sweep(line: PipelineConnection, limit: int, unknown_ttl: float, clocks: Clocks | None) -> int:
     if clocks is None:
         return _take_step(line, Drop(), _now(line), limit, unknown_ttl)
     with line.transaction():
@@ -451,7 +446,9 @@ def _sweep(line: Line, limit: int, unknown_ttl: float, clocks: Clocks | None) ->
         return changed
 
 
-def _take_step(line: Line, step: Shift | Drop, now: float, limit: int, unknown_ttl: float) -> int:
+def _take_step(
+    line: PipelineConnection, step: Shift | Drop, now: float, limit: int, unknown_ttl: float
+) -> int:
     values = {"now": now, "limit": limit, "unknown_ttl": unknown_ttl}
     if isinstance(step, Shift):
         values |= {"after": step.after, "until": step.until, "by": step.by}
@@ -460,18 +457,18 @@ def _take_step(line: Line, step: Shift | Drop, now: float, limit: int, unknown_t
     return cut_off + line.execute(SWEEP, values | {"limit": limit - cut_off}).rowcount
 
 
-def _now(line: Line) -> float:
+def _now(line: PipelineConnection) -> float:
     row = line.execute(f"SELECT {NOW}").fetchone()
     assert row is not None, "a clock always answers"
     now: float = row[0]
     return now
 
 
-def _is_missing(line: Line, table: str) -> bool:
+def _is_missing(line: PipelineConnection, table: str) -> bool:
     return line.execute("SELECT to_regclass(%s)", (table,)).fetchall() == [(None,)]
 
 
-def _migrate(line: Line) -> None:
+def _migrate(line: PipelineConnection) -> None:
     with line.transaction():
         line.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
         version = 0
@@ -483,7 +480,7 @@ def _migrate(line: Line) -> None:
             [(version,)] = line.execute("SELECT version FROM duet_schema").fetchall()
         if version > len(MIGRATIONS):
             known = UsageError(f"it has schema {version}; this duet-rpc knows {len(MIGRATIONS)}")
-            raise unavailable(Fault.NEWER, known)
+            raise unavailable(StoreFault.NEWER, known)
         if _is_missing(line, "duet_commands"):
             version = 0  # dropped, whatever the version says
         for statements in MIGRATIONS[version:]:

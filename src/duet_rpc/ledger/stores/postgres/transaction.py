@@ -2,7 +2,7 @@
 
 The record is inserted inside the handler's own transaction. A duplicate in another process blocks
 on that row, without polling, until the owner commits (and finds the outcome) or is gone (and takes
-over at once). One logic for both drivers; see `postgres_pool.do`.
+over at once). One logic for both drivers; see `waits.do`.
 """
 
 import time
@@ -12,7 +12,7 @@ import psycopg
 from psycopg import errors
 
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
-from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import (
     Busy,
     Claim,
@@ -23,7 +23,7 @@ from duet_rpc.ledger.states import (
     must_have_record,
 )
 from duet_rpc.ledger.stores.base import NotBegun
-from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, do, is_fault, refusal
+from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, is_fault, refusal
 from duet_rpc.ledger.stores.postgres.statements import (
     FINISH,
     LOAD,
@@ -35,7 +35,7 @@ from duet_rpc.ledger.stores.postgres.statements import (
     swap_values,
 )
 from duet_rpc.ledger.stores.sql import to_row
-from duet_rpc.ledger.waits import drive
+from duet_rpc.ledger.waits import do
 
 _LOOKS, _LOOK_PAUSE = 2, 0.5
 """How many timeouts long a lost commit is looked for, and how often: by default for ten seconds,
@@ -43,7 +43,7 @@ enough for a server to restart."""
 
 
 class PostgresTransaction:
-    """The open transaction of one handler; see `store.AsyncTransaction`."""
+    """The open transaction of one handler; see `StoreTransaction`."""
 
     def __init__(self, pool: Pool, connection: Any, claim: Claim, token: int):
         self._pool = pool
@@ -52,20 +52,20 @@ class PostgresTransaction:
         self.token = token
 
     async def commit(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `Transaction.commit`."""
+        """See `StoreTransaction.commit`."""
         return await self._end("RELEASE SAVEPOINT duet_fence", outcome, ttl)
 
     async def reject(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `Transaction.reject`."""
+        """See `StoreTransaction.reject`."""
         return await self._end("ROLLBACK TO SAVEPOINT duet_fence", outcome, ttl)
 
     async def rollback(self) -> None:
-        """See `Transaction.rollback`."""
+        """See `StoreTransaction.rollback`."""
         connection = self.connection
         connection.deadline = time.monotonic() + self._pool.timeout
         try:
             if connection.closed:
-                raise unavailable(Fault.UNREACHABLE)
+                raise unavailable(StoreFault.UNREACHABLE)
             await do(connection.execute("ROLLBACK"))
         except psycopg.Error as error:
             dispose(connection)
@@ -117,12 +117,12 @@ class PostgresTransaction:
             try:
                 found = await begin(self._pool, self._claim, pause)
             except StoreUnavailable:
-                await self._pool.gate.pause(pause)
+                await self._pool.limit.pause(pause)
                 continue
             if isinstance(found, PostgresTransaction):
                 # The row is free, so the old transaction is gone for good.
                 await found.rollback()
-                raise unavailable(Fault.UNREACHABLE)
+                raise unavailable(StoreFault.UNREACHABLE)
             if isinstance(found, Replay):
                 return found.outcome
         raise OutcomeUnknown()
@@ -146,15 +146,15 @@ async def begin(pool: Pool, claim: Claim, patience: float) -> PostgresTransactio
                 raise refusal(error) from error
             # The server was restarted since: a fresh connection tells whether it is there again.
             pool.clear()
-    raise unavailable(Fault.UNREACHABLE)
+    raise unavailable(StoreFault.UNREACHABLE)
 
 
 async def _begin_on(
     pool: Pool, connection: Any, claim: Claim, patience: float
 ) -> PostgresTransaction | NotBegun:
     milliseconds = max(int(patience * 1000), 1)
-    # Others may hold the row for as long as the caller is ready to wait; the watch sees to it that
-    # we do not wait for a server that is gone.
+    # Others may hold the row for as long as the caller is ready to wait; the breaker sees to it
+    # that we do not wait for a server that is gone.
     connection.deadline = time.monotonic() + pool.timeout + patience
     await do(connection.execute(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}"))
     record: Record | None
@@ -192,24 +192,3 @@ async def _begin_on(
     await do(connection.execute("SET LOCAL lock_timeout TO DEFAULT; SAVEPOINT duet_fence"))
     connection.deadline = None  # from here on the handler has it
     return PostgresTransaction(pool, connection, claim, token)
-
-
-class BlockingPostgresTransaction:
-    """The same for a handler in a thread; see `store.Transaction`."""
-
-    def __init__(self, transaction: PostgresTransaction):
-        self._transaction = transaction
-        self.connection = transaction.connection
-        self.token = transaction.token
-
-    def commit(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `Transaction.commit`."""
-        return drive(self._transaction.commit(outcome, ttl))
-
-    def reject(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `Transaction.reject`."""
-        return drive(self._transaction.reject(outcome, ttl))
-
-    def rollback(self) -> None:
-        """See `Transaction.rollback`."""
-        drive(self._transaction.rollback())

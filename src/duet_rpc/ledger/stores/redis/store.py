@@ -32,7 +32,7 @@ from redis.exceptions import TimeoutError as Silence
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.faults import Fault, Watch, unavailable
+from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
 from duet_rpc.ledger.states import (
     ALWAYS,
     Answer,
@@ -51,7 +51,13 @@ from duet_rpc.ledger.states import (
     decide_resolve,
     must_have_record,
 )
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun, Transaction
+from duet_rpc.ledger.stores.base import (
+    UNKNOWN_TTL,
+    Capabilities,
+    Counts,
+    NotBegun,
+    StoreTransaction,
+)
 from duet_rpc.ledger.stores.memory import count
 from duet_rpc.ledger.stores.redis.scripts import (
     BEGIN,
@@ -82,17 +88,17 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close throws away what was not sent."""
 
 _FAULTS = {
-    "OOM": Fault.FULL,
-    "MISCONF": Fault.FULL,
-    "READONLY": Fault.READ_ONLY,
-    "NOAUTH": Fault.FORBIDDEN,
-    "NOPERM": Fault.FORBIDDEN,
-    "WRONGPASS": Fault.FORBIDDEN,
-    "LOADING": Fault.UNREACHABLE,
-    "BUSY": Fault.UNREACHABLE,
-    "MASTERDOWN": Fault.UNREACHABLE,
-    "CLUSTERDOWN": Fault.UNREACHABLE,
-    "NOREPLICAS": Fault.UNREACHABLE,
+    "OOM": StoreFault.FULL,
+    "MISCONF": StoreFault.FULL,
+    "READONLY": StoreFault.READ_ONLY,
+    "NOAUTH": StoreFault.FORBIDDEN,
+    "NOPERM": StoreFault.FORBIDDEN,
+    "WRONGPASS": StoreFault.FORBIDDEN,
+    "LOADING": StoreFault.UNREACHABLE,
+    "BUSY": StoreFault.UNREACHABLE,
+    "MASTERDOWN": StoreFault.UNREACHABLE,
+    "CLUSTERDOWN": StoreFault.UNREACHABLE,
+    "NOREPLICAS": StoreFault.UNREACHABLE,
 }
 """What errors of a server mean, by their first word."""
 
@@ -114,7 +120,7 @@ class RedisStore:
         # One retry of our own instead of the client's: it knows nothing of scripts that are gone.
         connect = partial(_client, url, timeout)
         self._client = connect()
-        self._watch = Watch(self._probe, fresh=timeout / 2)
+        self._breaker = CircuitBreaker(self._probe, fresh=timeout / 2)
         self.idle: list[Any] = []
         # The client too: it has locks, and a thread of the parent may hold one while it connects.
         renew_in_child(self, idle=list, _client=connect)
@@ -167,7 +173,7 @@ class RedisStore:
         """See `Store.since`."""
         return self._upkeep(slack(ttl))
 
-    def begin(self, claim: Claim, patience: float) -> Transaction | NotBegun:
+    def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
         """Refuse: there is no transaction that a handler could take part in."""
         raise UsageError("Redis has no transactions for handlers; use SQLite or PostgreSQL")
 
@@ -200,7 +206,7 @@ class RedisStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        self._watch.close()
+        self._breaker.close()
         self._drop_idle()
         self._client.close()
 
@@ -311,7 +317,7 @@ class RedisStore:
 
         Whatever is asked bears that: an owner who claims or finishes again is known.
         """
-        self._watch.admit()
+        self._breaker.admit()
         try:
             try:
                 return use()
@@ -323,7 +329,7 @@ class RedisStore:
                 return use()
         except RedisError as error:
             if isinstance(error, Silence):
-                self._watch.lost()
+                self._breaker.lost()
             raise refusal(error) from error
 
     def _probe(self) -> None:
@@ -353,14 +359,14 @@ def _client(url: str, timeout: float) -> "redis.Redis":
 def refusal(error: Exception) -> StoreUnavailable:
     """Say what an error of the server or the line means to a caller."""
     if isinstance(error, Silence):
-        return unavailable(Fault.SILENT, error)
+        return unavailable(StoreFault.SILENT, error)
     if isinstance(error, AuthenticationError | NoPermissionError):
-        return unavailable(Fault.FORBIDDEN, error)
+        return unavailable(StoreFault.FORBIDDEN, error)
     if isinstance(error, ReadOnlyError):
-        return unavailable(Fault.READ_ONLY, error)
+        return unavailable(StoreFault.READ_ONLY, error)
     if isinstance(error, OutOfMemoryError):
-        return unavailable(Fault.FULL, error)
+        return unavailable(StoreFault.FULL, error)
     if not isinstance(error, ResponseError):
-        return unavailable(Fault.UNREACHABLE, error)
+        return unavailable(StoreFault.UNREACHABLE, error)
     # The driver has taken the first word off some errors, but not off all of them.
-    return unavailable(_FAULTS.get(str(error).partition(" ")[0], Fault.FAILED), error)
+    return unavailable(_FAULTS.get(str(error).partition(" ")[0], StoreFault.FAILED), error)

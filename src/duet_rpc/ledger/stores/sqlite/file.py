@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from duet_rpc.errors import StoreUnavailable, UsageError
-from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import ALWAYS, Claim, Identity, Operation, Record, must_have_record
 from duet_rpc.ledger.stores.sql import (
     COLUMNS,
@@ -188,19 +188,19 @@ def refusal(error: BaseException) -> StoreUnavailable:
     if isinstance(error, StoreUnavailable):
         return error
     code = getattr(error, "sqlite_errorcode", None)
-    return unavailable(_FAULTS.get(code & 0xFF if code else -1, Fault.FAILED), error)
+    return unavailable(_FAULTS.get(code & 0xFF if code else -1, StoreFault.FAILED), error)
 
 
 _FAULTS = {
-    sqlite3.SQLITE_BUSY: Fault.LOCKED,
-    sqlite3.SQLITE_LOCKED: Fault.LOCKED,
-    sqlite3.SQLITE_CANTOPEN: Fault.UNREACHABLE,
-    sqlite3.SQLITE_ERROR: Fault.NO_TABLES,
-    sqlite3.SQLITE_CORRUPT: Fault.DAMAGED,
-    sqlite3.SQLITE_FULL: Fault.FULL,
-    sqlite3.SQLITE_NOTADB: Fault.DAMAGED,
-    sqlite3.SQLITE_PERM: Fault.FORBIDDEN,
-    sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
+    sqlite3.SQLITE_BUSY: StoreFault.LOCKED,
+    sqlite3.SQLITE_LOCKED: StoreFault.LOCKED,
+    sqlite3.SQLITE_CANTOPEN: StoreFault.UNREACHABLE,
+    sqlite3.SQLITE_ERROR: StoreFault.NO_TABLES,
+    sqlite3.SQLITE_CORRUPT: StoreFault.DAMAGED,
+    sqlite3.SQLITE_FULL: StoreFault.FULL,
+    sqlite3.SQLITE_NOTADB: StoreFault.DAMAGED,
+    sqlite3.SQLITE_PERM: StoreFault.FORBIDDEN,
+    sqlite3.SQLITE_READONLY: StoreFault.READ_ONLY,
 }
 
 
@@ -228,7 +228,7 @@ def _migrate(connection: sqlite3.Connection, clock: Callable[[], float]) -> None
     version = _version(connection)
     if version > len(_MIGRATIONS):
         known = UsageError(f"it has schema {version}; this duet-rpc knows {len(_MIGRATIONS)}")
-        raise unavailable(Fault.NEWER, known)
+        raise unavailable(StoreFault.NEWER, known)
     if version == 0:
         connection.execute("DROP TABLE IF EXISTS duet_schema")
         connection.execute("CREATE TABLE duet_schema (version integer NOT NULL)")

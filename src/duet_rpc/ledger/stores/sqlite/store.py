@@ -17,7 +17,7 @@ from pathlib import Path
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
-from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import (
     Answer,
     Claim,
@@ -51,7 +51,7 @@ from duet_rpc.ledger.stores.sqlite.file import (
     take_step,
     which,
 )
-from duet_rpc.ledger.stores.sqlite.transaction import Guests, SqliteTransaction
+from duet_rpc.ledger.stores.sqlite.transaction import HandlerTransactions, SqliteTransaction
 from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, after_step, plan_step
 
 
@@ -97,7 +97,9 @@ class SqliteStore:
         self._prepare = prepare
         self._is_copy = False
         """Our parent was using the file when it forked, and this process cannot know its locks."""
-        self._guests = Guests(self._path, clock, self._patience, prepare, self._writing)
+        self._transactions = HandlerTransactions(
+            self._path, clock, self._patience, prepare, self._writing
+        )
         tell_in_child(self)
 
     def forked(self) -> None:
@@ -107,14 +109,16 @@ class SqliteStore:
         its locks by process, and would count the parent's as ours.
         """
         self._is_copy = self._is_copy or self._writing.locked() or self._reading.locked()
-        leave_to_parent(self._writer, self._reader, self._guests)
+        leave_to_parent(self._writer, self._reader, self._transactions)
         self._writer = self._reader = None
         self._writing, self._reading = threading.Lock(), threading.Lock()
-        self._guests = Guests(self._path, self._clock, self._patience, self._prepare, self._writing)
+        self._transactions = HandlerTransactions(
+            self._path, self._clock, self._patience, self._prepare, self._writing
+        )
 
     def _refuse_in_child(self) -> None:
         if self._is_copy:
-            raise unavailable(Fault.LOCKED)
+            raise unavailable(StoreFault.LOCKED)
 
     @property
     def path(self) -> Path:
@@ -152,7 +156,7 @@ class SqliteStore:
     def begin(self, claim: Claim, patience: float) -> SqliteTransaction | NotBegun:
         """Open a transaction for a handler; it keeps every other writer of the file waiting."""
         self._refuse_in_child()
-        return self._guests.begin(claim, patience)
+        return self._transactions.begin(claim, patience)
 
     def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
         """See `Store.records`."""
@@ -213,7 +217,7 @@ class SqliteStore:
 
     def close(self) -> None:
         """See `Store.close`. Waits for a write that is running, not for a handler's transaction."""
-        self._guests.close()
+        self._transactions.close()
         with self._reading:
             self._drop_reader()
         if self._writing.acquire(timeout=self._patience.full):
@@ -226,7 +230,7 @@ class SqliteStore:
     def _write(self) -> Iterator[sqlite3.Connection]:
         # A handler's transaction may hold the lock for longer than anybody should wait.
         if not self._writing.acquire(timeout=self._patience.full):
-            raise unavailable(Fault.LOCKED)
+            raise unavailable(StoreFault.LOCKED)
         try:
             yield self._open_writer()
             assert self._writer is not None, "it is open"
@@ -257,7 +261,7 @@ class SqliteStore:
             if has_tables(self._writer):
                 return self._writer
             self._drop_writer()  # the next one makes them again
-        raise unavailable(Fault.NO_TABLES)
+        raise unavailable(StoreFault.NO_TABLES)
 
     def _open_reader(self) -> sqlite3.Connection:
         self._refuse_in_child()
@@ -270,7 +274,7 @@ class SqliteStore:
             if has_tables(self._reader):
                 return self._reader
             self._drop_reader()
-        raise unavailable(Fault.NO_TABLES)
+        raise unavailable(StoreFault.NO_TABLES)
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from duet_rpc.errors import OutcomeUnknown, UsageError
-from duet_rpc.ledger.faults import Fault, unavailable
+from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import Claim, Claimed, Record, State, decide_claim, finished
 from duet_rpc.ledger.stores.base import NotBegun
 from duet_rpc.ledger.stores.sqlite.file import (
@@ -45,7 +45,7 @@ _LEAVE_IT = (
 class _Cursor(sqlite3.Cursor):
     """Runs a handler's statements as long as they are part of the transaction."""
 
-    connection: "Guest"
+    connection: "GuardedConnection"
 
     def execute(self, *args: Any) -> Any:
         return self.connection.guard(super().execute, args)
@@ -57,7 +57,7 @@ class _Cursor(sqlite3.Cursor):
         return self.connection.guard(super().executescript, args)
 
 
-class Guest(sqlite3.Connection):
+class GuardedConnection(sqlite3.Connection):
     """A connection whose transaction belongs to somebody else."""
 
     lent = False
@@ -116,7 +116,7 @@ class Guest(sqlite3.Connection):
         """Refuse: sqlite3 commits before a script."""
         raise UsageError("executescript commits first; use execute in a transactional command")
 
-    def __enter__(self) -> "Guest":
+    def __enter__(self) -> "GuardedConnection":
         self._depth += 1
         self.execute(f"SAVEPOINT duet_{self._depth}")
         return self
@@ -134,7 +134,7 @@ class Guest(sqlite3.Connection):
         return False
 
 
-class Guests:
+class HandlerTransactions:
     """Lends the one connection for handlers, to whoever holds the lock that writers queue at."""
 
     def __init__(
@@ -151,7 +151,7 @@ class Guests:
         self._prepare = prepare
         self._writing = writing
         self._file = which(path)
-        self._connection: Guest | None = None
+        self._connection: GuardedConnection | None = None
         self._factories: tuple[Any, Any] = (None, str)
         self._closed = False
 
@@ -159,7 +159,7 @@ class Guests:
         """See `Store.begin`."""
         give_up = time.monotonic() + patience
         if not self._writing.acquire(timeout=max(patience, 0.0)):
-            raise unavailable(Fault.LOCKED)
+            raise unavailable(StoreFault.LOCKED)
         try:
             connection = self._open()
             self._lock_file(connection, give_up)
@@ -218,13 +218,15 @@ class Guests:
             sqlite3.Connection.close(self._connection)
             self._connection = None
 
-    def _open(self) -> Guest:
+    def _open(self) -> GuardedConnection:
         self._closed = False
         if which(self._path) != self._file:
             self._drop()
         if self._connection is None:
-            connection = open_file(self._path, self._patience.seconds, self._clock, Guest)
-            assert isinstance(connection, Guest), "the factory makes guests"
+            connection = open_file(
+                self._path, self._patience.seconds, self._clock, GuardedConnection
+            )
+            assert isinstance(connection, GuardedConnection), "the factory makes them"
             connection.watch()
             if self._prepare is not None:
                 self._prepare(connection)
@@ -235,7 +237,7 @@ class Guests:
         self._connection.row_factory, self._connection.text_factory = None, str
         return self._connection
 
-    def _lock_file(self, connection: Guest, give_up: float) -> None:
+    def _lock_file(self, connection: GuardedConnection, give_up: float) -> None:
         # SQLite waits ever longer between its tries; short waits in a loop find the moment when
         # another process commits the very command that is asked for.
         connection.execute("PRAGMA busy_timeout = 20")
@@ -253,10 +255,12 @@ class Guests:
 
 
 class SqliteTransaction:
-    """The open transaction of one handler; see `store.Transaction`."""
+    """The open transaction of one handler; see `StoreTransaction`."""
 
-    def __init__(self, guests: Guests, connection: Guest, record: Record):
-        self._guests = guests
+    def __init__(
+        self, transactions: HandlerTransactions, connection: GuardedConnection, record: Record
+    ):
+        self._transactions = transactions
         self.connection = connection
         self._record = record
 
@@ -266,25 +270,25 @@ class SqliteTransaction:
         return self._record.token
 
     def commit(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `Transaction.commit`."""
+        """See `StoreTransaction.commit`."""
         return self._end(f"RELEASE {_FENCE}", outcome, ttl)
 
     def reject(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `Transaction.reject`."""
+        """See `StoreTransaction.reject`."""
         return self._end(f"ROLLBACK TO {_FENCE}", outcome, ttl)
 
     def rollback(self) -> None:
-        """See `Transaction.rollback`."""
+        """See `StoreTransaction.rollback`."""
         broken = True
         self.connection.lent = False
         try:
             if not self.connection.in_transaction:
                 # SQLite has rolled back by itself, as it does when the disk is full or fails.
-                raise unavailable(Fault.FAILED)
+                raise unavailable(StoreFault.FAILED)
             self.connection.execute(f"ROLLBACK {_OURS}")
             broken = False
         finally:
-            self._guests.take_back(broken=broken)
+            self._transactions.take_back(broken=broken)
 
     def _end(self, fence: str, outcome: bytes, ttl: float) -> bytes | None:
         connection = self.connection
@@ -294,14 +298,14 @@ class SqliteTransaction:
                 connection.execute(f"{fence} {_OURS}")
             except sqlite3.OperationalError as error:
                 raise UsageError(_LEAVE_IT) from error
-            save(connection, self._guests.finish(self._record, outcome, ttl))
+            save(connection, self._transactions.finish(self._record, outcome, ttl))
             connection.execute(f"COMMIT {_OURS}")
         except BaseException as error:
-            self._guests.take_back(broken=True)
+            self._transactions.take_back(broken=True)
             if is_fault(error):
                 return self._what_happened(error)
             raise
-        self._guests.take_back()
+        self._transactions.take_back()
         return None
 
     def _what_happened(self, error: BaseException) -> bytes:
@@ -309,7 +313,7 @@ class SqliteTransaction:
         if is_busy(error):
             raise refusal(error) from error
         try:
-            record = self._guests.look_again(self._record)
+            record = self._transactions.look_again(self._record)
         except sqlite3.Error:
             raise OutcomeUnknown() from error
         if record is not None and record.state is State.DONE and record.outcome is not None:
