@@ -212,10 +212,10 @@ def _unfence_sqlite() -> None:
 def _unfence_postgres() -> None:
     from duet_rpc.ledger.stores.postgres import statements
 
-    fence, none = b"token = $6 AND owner = $7 AND state <> 'done'", b"(token, owner) <> ($6, $7)"
-    fenced = statements._FINISH
-    assert fence in fenced
-    vars(statements)["_FINISH"] = fenced.replace(fence, b"(%b OR true)" % none)
+    fence = "token = %s AND owner = %s AND state <> 'done'"
+    assert fence in statements.FINISH
+    none = "((token, owner) <> (%s, %s) OR true)"
+    vars(statements)["FINISH"] = statements.FINISH.replace(fence, none)
 
 
 def _unfence_valkey() -> None:

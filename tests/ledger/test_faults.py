@@ -136,9 +136,9 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 def test_old_sqlite_gets_the_rollback_journal_and_every_commit_is_synced(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "commands.db")
     store.sweep()
-    assert store._writer is not None
-    [mode] = store._writer.execute("PRAGMA journal_mode").fetchone()
+    assert store._writer.connection is not None
+    [mode] = store._writer.connection.execute("PRAGMA journal_mode").fetchone()
     is_safe = sqlite3.sqlite_version_info >= (3, 51, 3)
     assert mode == ("wal" if is_safe else "truncate")
-    assert store._writer.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._writer.connection.execute("PRAGMA synchronous").fetchone() == (2,)
     store.close()

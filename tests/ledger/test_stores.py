@@ -482,10 +482,10 @@ def execute(kind: str, url: str, tmp_path: Path) -> Callable[[str], list[Any]]:
 
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 def test_sqlite_sweeps_by_its_index(store: Store, execute: Callable[[str], list[Any]]) -> None:
-    from duet_rpc.ledger.stores.sqlite.file import _CUT_OFF, _DROP, _SHIFT
+    from duet_rpc.ledger.stores.sqlite.file import SQL
 
     store.sweep()
-    for statement in (_CUT_OFF, _DROP, _SHIFT):
+    for statement in (SQL.cut_off, SQL.drop, SQL.shift):
         values = {":now": "9", ":limit": "5", ":unknown_ttl": "1", ":by": "1"}
         values |= {":after": "1", ":until": "2"}
         for name, value in values.items():
@@ -497,7 +497,7 @@ def test_sqlite_sweeps_by_its_index(store: Store, execute: Callable[[str], list[
 
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
 def test_postgres_sweeps_by_its_index(store: Store, execute: Callable[[str], list[Any]]) -> None:
-    from duet_rpc.ledger.stores.postgres.statements import CUT_OFF, SHIFT, SWEEP
+    from duet_rpc.ledger.stores.postgres.statements import SQL
 
     store.sweep()
     execute(
@@ -505,7 +505,7 @@ def test_postgres_sweeps_by_its_index(store: Store, execute: Callable[[str], lis
         " 'one', 1, 'c', 0, n, n, n, 'o' FROM generate_series(1, 20000) AS n"
     )
     execute("ANALYZE duet_commands")
-    for statement in (CUT_OFF, SWEEP, SHIFT):
+    for statement in (SQL.cut_off, SQL.drop, SQL.shift):
         filled = statement % {
             "now": 9.0, "limit": 5, "unknown_ttl": 1.0, "by": 1.0, "after": 1.0, "until": 2.0
         }  # fmt: skip

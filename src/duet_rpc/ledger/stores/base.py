@@ -1,30 +1,35 @@
-"""What a store of commands is, and how one is chosen by its URL.
+"""What a store of commands is, what all of ours share, and how one is chosen by its URL.
 
-A store keeps records and applies the operations of `machine` to them, several in one durable
+A store keeps records and applies the operations of `states` to them, several in one durable
 commit. It has its own clock, knows no handlers and no answers on the wire, and never waits for a
 command to end: waiting is the ledger's business. All methods block and may be called from any
 thread. A store that cannot be reached raises `StoreUnavailable` and works again by itself when the
 fault is over.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.ledger.states import (
     Answer,
     Busy,
     Claim,
+    Decision,
     Identity,
+    Kept,
     Mismatch,
     Operation,
     Record,
     Replay,
     State,
     Unknown,
+    as_seen,
+    decide_forget,
+    decide_resolve,
 )
 from duet_rpc.ledger.upkeep import Clocks
 from duet_rpc.options import without_password
@@ -86,6 +91,10 @@ class StoreTransaction(Protocol):
 
 
 NotBegun = Replay | Busy | Unknown | Mismatch
+Decide = Callable[[Record | None, float, float], Decision]
+"""Decides by the record, the time, and since when the store remembers; see `states.decide`."""
+Found = tuple[Record | None, float, float]
+"""What there is to decide by."""
 
 
 class Store(Protocol):
@@ -152,6 +161,81 @@ class AsyncBeginner(Protocol):
 
     def begin_async(self, claim: Claim, patience: float) -> Awaitable[StoreTransaction | NotBegun]:
         """See `Store.begin`."""
+
+
+class RecordStore(Store):
+    """What the stores share; each adds how it reads, decides and writes as one step."""
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        """Apply the operations in one commit; raises if one of them cannot be applied."""
+        raise NotImplementedError
+
+    def _load(self, identity: Identity) -> Found:
+        """Read a record, if there is one."""
+        raise NotImplementedError
+
+    def _change(self, identity: Identity, decide: Decide) -> Answer:
+        """Read, decide and write, with no one in between."""
+        raise NotImplementedError
+
+    def _list(self) -> Iterable[Record]:
+        """Give all records as they stand now; where there is no query language."""
+        raise NotImplementedError
+
+    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        try:
+            return self._commit(operations)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(operations) == 1:
+                return [error]
+        # One of them cannot be applied: find out which, and spare the others.
+        return [answer for each in operations for answer in self.commit([each])]
+
+    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
+        record, now, _ = self._load(identity)
+        return None if record is None else as_seen(record, now, by_retry=by_retry)
+
+    def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
+        name = type(self).__name__
+        raise UsageError(f"{name} has no transactions for handlers; use SQLite or PostgreSQL")
+
+    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
+        found = [each for each in self._list() if state is None or each.state is state]
+        return sorted(found, key=lambda record: record.created_at)[:limit]
+
+    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
+        def decide(found: Record | None, now: float, since: float) -> Decision:
+            return decide_resolve(found, outcome, now, ttl)
+
+        return self._change(identity, decide) == Kept()
+
+    def forget(self, identity: Identity) -> bool:
+        return self._change(identity, lambda found, now, _: decide_forget(found, now)) == Kept()
+
+    def counts(self) -> Counts:
+        by_state: dict[State, list[float]] = {state: [] for state in State}
+        for record in self._list():
+            by_state[record.state].append(record.created_at)
+        return Counts(
+            **{state.value: len(times) for state, times in by_state.items()},
+            oldest_running=min(by_state[State.RUNNING], default=None),
+            oldest_unknown=min(by_state[State.UNKNOWN], default=None),
+        )
+
+
+def compare_and_swap(
+    load: Callable[[], Found],
+    swap: Callable[[Record | None, Record | None, float], bool],
+    decide: Decide,
+) -> Answer:
+    """Read, decide and write, again and again until no one comes in between."""
+    while True:
+        found, now, since = load()
+        answer, kept = decide(found, now, since)
+        if kept is found or swap(found, kept, now):
+            return answer
 
 
 def open_store(url: str) -> Store:

@@ -1,8 +1,8 @@
 """A store in the memory of one process: for tests and for development.
 
-It follows the machine literally, under one lock, and is the model that the other stores are
-compared with. Its promises end with the process, and so does its clock: it begins at the wall clock
-and then follows the monotonic one, so no change of the system's time reaches it.
+It follows `states` literally, under one lock, and is the model that the other stores are compared
+with. Its promises end with the process, and so does its clock: it begins at the wall clock and then
+follows the monotonic one, so no change of the system's time reaches it.
 """
 
 import threading
@@ -10,11 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from duet_rpc.errors import UsageError
 from duet_rpc.forks import renew_in_child
 from duet_rpc.ledger.states import (
     Answer,
-    Claim,
     Decision,
     Identity,
     Kept,
@@ -23,18 +21,10 @@ from duet_rpc.ledger.states import (
     State,
     as_seen,
     decide,
-    decide_forget,
-    decide_resolve,
     decide_sweep,
     is_expired,
 )
-from duet_rpc.ledger.stores.base import (
-    UNKNOWN_TTL,
-    Capabilities,
-    Counts,
-    NotBegun,
-    StoreTransaction,
-)
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Decide, Found, RecordStore
 from duet_rpc.ledger.upkeep import Clocks
 
 _STARTED = time.time() - time.monotonic()
@@ -45,7 +35,7 @@ def steady_time() -> float:
     return _STARTED + time.monotonic()
 
 
-class MemoryStore:
+class MemoryStore(RecordStore):
     """Records in a dictionary. It remembers from its making on, or since the time that is given."""
 
     keeps = ("memory", "until exit")
@@ -70,7 +60,6 @@ class MemoryStore:
         """A heap of the ends of records that do not run; of some, a former end stands here too."""
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
-        """See `Store.commit`."""
         with self._lock:
             now = self._clock()
             answers: list[Answer | Exception] = []
@@ -81,41 +70,8 @@ class MemoryStore:
                 answers.append(self._keep(identity, found, decision))
             return answers
 
-    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
-        """See `Store.look`."""
-        with self._lock:
-            record = self._records.get(identity)
-            return None if record is None else as_seen(record, self._clock(), by_retry=by_retry)
-
     def since(self, ttl: float) -> tuple[float, float]:
-        """See `Store.since`."""
         return self._since, self._clock()
-
-    def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
-        """Refuse: there is no database to take part in."""
-        raise UsageError("the memory store has no transactions; use SQLite or PostgreSQL")
-
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        """See `Store.records`."""
-        with self._lock:
-            now = self._clock()
-            seen = [as_seen(record, now) for record in self._records.values()]
-        found = [r for r in seen if r is not None and (state is None or r.state is state)]
-        return sorted(found, key=lambda record: record.created_at)[:limit]
-
-    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
-        """See `Store.resolve`."""
-        with self._lock:
-            found = self._records.get(identity)
-            decision = decide_resolve(found, outcome, self._clock(), ttl)
-            return self._keep(identity, found, decision) == Kept()
-
-    def forget(self, identity: Identity) -> bool:
-        """See `Store.forget`."""
-        with self._lock:
-            found = self._records.get(identity)
-            decision = decide_forget(found, self._clock())
-            return self._keep(identity, found, decision) == Kept()
 
     def sweep(
         self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
@@ -138,12 +94,23 @@ class MemoryStore:
                     changed += 1
             return changed
 
-    def counts(self) -> Counts:
-        """See `Store.counts`."""
-        return count(self.records(limit=len(self._records)))
-
     def close(self) -> None:
         """Do nothing: what was recorded stays for the next ledger on this store."""
+
+    def _load(self, identity: Identity) -> Found:
+        with self._lock:
+            return self._records.get(identity), self._clock(), self._since
+
+    def _change(self, identity: Identity, decide: Decide) -> Answer:
+        with self._lock:
+            found = self._records.get(identity)
+            return self._keep(identity, found, decide(found, self._clock(), self._since))
+
+    def _list(self) -> list[Record]:
+        with self._lock:
+            now = self._clock()
+            seen = [as_seen(record, now) for record in self._records.values()]
+        return [record for record in seen if record is not None]
 
     def _keep(self, identity: Identity, found: Record | None, decision: Decision) -> Answer:
         record = decision.record
@@ -160,17 +127,3 @@ class MemoryStore:
             self._running.discard(identity)
             heappush(self._ends, (record.expires_at, identity))
         return decision.answer
-
-
-def count(records: list[Record]) -> Counts:
-    """Count records by state, for a store that has no query language to do it."""
-    by_state: dict[State, list[float]] = {state: [] for state in State}
-    for record in records:
-        by_state[record.state].append(record.created_at)
-    return Counts(
-        running=len(by_state[State.RUNNING]),
-        done=len(by_state[State.DONE]),
-        unknown=len(by_state[State.UNKNOWN]),
-        oldest_running=min(by_state[State.RUNNING], default=None),
-        oldest_unknown=min(by_state[State.UNKNOWN], default=None),
-    )

@@ -1,9 +1,15 @@
-"""How a record looks as a row of an SQL table, for the two stores that have one."""
+"""What the two stores with an SQL database share: rows, statements, sweeps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from duet_rpc.ledger.states import Identity, Promise, Record, State
+from msgspec.structs import asdict, astuple
+
+from duet_rpc.errors import UsageError
+from duet_rpc.ledger.faults import StoreFault, unavailable
+from duet_rpc.ledger.states import Identity, Promise, Record, State, as_seen
+from duet_rpc.ledger.stores.base import Counts, Found, RecordStore
+from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
 
 COLUMNS = (
     "principal",
@@ -25,21 +31,106 @@ COLUMNS = (
 UPKEEP = ("since", "swept_at", "swept_by", "gap_end", "gap")
 """The columns of the one row of `duet_schema` that a store keeps about itself."""
 IS_CUT_OFF = "(state = 'running' AND promise <> 'retry-safe')"
-"""Which rows whose time is over become unknown; the others go. See `machine.decide_sweep`."""
-SELECT = f"SELECT {', '.join(COLUMNS)} FROM duet_commands"
+"""Which rows whose time is over become unknown; the others go. See `states.decide_sweep`."""
 
 
-def seen_state(now: str) -> str:
-    """Write the SQL for the state of a row at the time that the expression `now` gives."""
-    return (
-        f"CASE WHEN state = 'running' AND promise <> 'retry-safe' AND lease_until <= {now}"
-        " THEN 'unknown' ELSE state END"
-    )
+class Statements:
+    """What both databases are asked, in the words of one of them.
+
+    `now` is the SQL for the time. `value` writes the place of a named value, and `some` the
+    condition for a bounded number of rows, found by the index on their end.
+    """
+
+    def __init__(self, now: str, value: Callable[[str], str], some: Callable[[str], str]):
+        columns = f"{', '.join(COLUMNS)}, {now}, since"
+        state = f"CASE WHEN {IS_CUT_OFF} AND lease_until <= {now} THEN 'unknown' ELSE state END"
+        alive = f"(expires_at > {now} OR state = 'running')"
+        wanted = f"CAST({value('state')} AS text)"
+        over = some(f"expires_at <= {value('now')}")
+        shifted = some(f"expires_at > {value('after')} AND expires_at <= {value('until')}")
+        upkeep = ", ".join(UPKEEP)
+        self.same = " AND ".join(f"{name} = {value(name)}" for name in COLUMNS[:3])
+        self.load = f"SELECT {columns} FROM duet_schema LEFT JOIN duet_commands ON {self.same}"
+        """Always one row: without a record it is empty but for the time and `since`."""
+        self.records = f"""
+            SELECT {columns} FROM duet_schema, duet_commands
+            WHERE {alive} AND ({wanted} IS NULL OR {state} = {wanted})
+            ORDER BY created_at LIMIT {value("limit")}"""
+        self.counts = f"""
+            SELECT {state} AS seen, count(*), min(created_at) FROM duet_commands
+            WHERE {alive} GROUP BY seen"""
+        self.cut_off = f"""
+            UPDATE duet_commands
+            SET state = 'unknown', expires_at = {value("now")} + {value("unknown_ttl")}
+            WHERE {over} AND {IS_CUT_OFF}"""
+        self.drop = f"DELETE FROM duet_commands WHERE {over} AND NOT {IS_CUT_OFF}"
+        self.shift = f"""
+            UPDATE duet_commands SET expires_at = expires_at + {value("by")} WHERE {shifted}"""
+        self.upkeep = f"SELECT {upkeep}, {now} FROM duet_schema"
+        self.set_upkeep = f"UPDATE duet_schema SET ({upkeep}) = ({', '.join(map(value, UPKEEP))})"
 
 
-def alive(now: str) -> str:
-    """Write the SQL that finds the rows whose time is not over; that of a running one never is."""
-    return f"(expires_at > {now} OR state = 'running')"
+class SqlStore(RecordStore):
+    """Records as rows of a table `duet_commands`."""
+
+    sql: Statements
+
+    def _fetch(self, query: str, values: dict[str, Any], *, is_long: bool = False) -> list[Any]:
+        """Read rows; `is_long` if it goes over the whole table."""
+        raise NotImplementedError
+
+    def _load(self, identity: Identity) -> Found:
+        [row] = self._fetch(self.sql.load, identity._asdict())
+        return load_row(row)
+
+    def since(self, ttl: float) -> tuple[float, float]:
+        [(since, *_, now)] = self._fetch(self.sql.upkeep, {})
+        return since, now
+
+    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
+        values = {"state": state.value if state else None, "limit": limit}
+        found = [load_row(row) for row in self._fetch(self.sql.records, values, is_long=True)]
+        seen = [as_seen(record, now) for record, now, _ in found if record is not None]
+        return [record for record in seen if record is not None]
+
+    def counts(self) -> Counts:
+        rows = self._fetch(self.sql.counts, {}, is_long=True)
+        return Counts(
+            **{state: number for state, number, _ in rows},
+            **{f"oldest_{state}": since for state, _, since in rows if state != "done"},
+        )
+
+    def _take_step(
+        self,
+        execute: Callable[[str, dict[str, Any]], Any],
+        row: Sequence[Any],
+        limit: int,
+        unknown_ttl: float,
+        clocks: Clocks | None,
+    ) -> int:
+        """Take one step of a sweep in a transaction that has read the row of `upkeep`."""
+        upkeep, now = Upkeep(*row[:-1]), row[-1]
+        step = Drop() if clocks is None else plan_step(upkeep, clocks, now)
+        values = {"now": now, "limit": limit, "unknown_ttl": unknown_ttl}
+        if isinstance(step, Leave):
+            return 0
+        if isinstance(step, Shift):
+            values |= {"after": step.after, "until": step.until, "by": step.by}
+            changed: int = execute(self.sql.shift, values).rowcount
+        else:
+            changed = execute(self.sql.cut_off, values).rowcount
+            changed += execute(self.sql.drop, values | {"limit": limit - changed}).rowcount
+        if clocks is not None:
+            kept = after_step(upkeep, clocks, step, now, changed == limit)
+            execute(self.sql.set_upkeep, asdict(kept))
+        return changed
+
+
+def refuse_newer(version: int, known: int) -> None:
+    """Raise if a schema is one that only a newer release knows."""
+    if version > known:
+        error = UsageError(f"it has schema {version}; this duet-rpc knows {known}")
+        raise unavailable(StoreFault.NEWER, error)
 
 
 def add_upkeep(*, add: str, real: str, now: str) -> tuple[str, ...]:
@@ -83,6 +174,12 @@ def schema(*, blob: str, integer: str, real: str, suffix: str) -> str:
         ){suffix}"""
 
 
+def load_row(row: Sequence[Any]) -> Found:
+    """Make what there is to decide by out of a row of `Statements.load` or `records`."""
+    *columns, now, since = row
+    return None if columns[0] is None else from_row(columns), now, since
+
+
 def from_row(row: Sequence[Any]) -> Record:
     """Make the record that a row holds."""
     principal, method, key, fingerprint, promise, state, *rest = row
@@ -93,18 +190,5 @@ def from_row(row: Sequence[Any]) -> Record:
 
 def to_row(record: Record) -> tuple[Any, ...]:
     """Make the row that holds a record."""
-    return (
-        *record.identity,
-        record.fingerprint,
-        record.promise.value,
-        record.state.value,
-        record.token,
-        record.owner,
-        record.attempts,
-        record.correlation_id,
-        record.lease_until,
-        record.created_at,
-        record.finished_at,
-        record.expires_at,
-        record.outcome,
-    )
+    identity, fingerprint, promise, state, *rest = astuple(record)
+    return *identity, fingerprint, promise.value, state.value, *rest

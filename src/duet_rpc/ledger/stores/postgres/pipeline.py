@@ -17,9 +17,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from duet_rpc.ledger.stores.postgres.pool import BoundedConnection
-
-Statement = tuple[bytes, Sequence[Any]]
-"""A query with `$1` for its first value, and its values."""
+from duet_rpc.ledger.stores.postgres.statements import Statement
 
 
 class PipelineConnection(BoundedConnection, psycopg.Connection[Any]):
@@ -27,7 +25,7 @@ class PipelineConnection(BoundedConnection, psycopg.Connection[Any]):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self._names: dict[bytes, bytes] = {}
+        self._names: dict[str, bytes] = {}
         self._readable = select.poll()
         self._readable.register(self.pgconn.socket, select.POLLIN)
         self._either = select.poll()
@@ -52,16 +50,16 @@ class PipelineConnection(BoundedConnection, psycopg.Connection[Any]):
         server.exit_pipeline_mode()
         return found
 
-    def _send(self, query: bytes, values: Sequence[Any]) -> int:
+    def _send(self, query: str, values: Sequence[Any]) -> int:
         """Put a statement on its way; return how many results it will have."""
         name = self._names.get(query)
         is_new = name is None
         if name is None:
             name = self._names[query] = b"duet_%d" % len(self._names)
-            self.pgconn.send_prepare(name, query)
+            self.pgconn.send_prepare(name, _number(query))
         # Numbers go as text. Text goes as what it is: in libpq's text format a NUL would end it.
         formats = [not isinstance(value, int | float) for value in values]
-        self.pgconn.send_query_prepared(name, [_encoded(value) for value in values], formats)
+        self.pgconn.send_query_prepared(name, [_encode(value) for value in values], formats)
         return 2 if is_new else 1
 
     def _next(self) -> PGresult:
@@ -113,5 +111,11 @@ class PipelineConnection(BoundedConnection, psycopg.Connection[Any]):
         return server.transaction_status != TransactionStatus.ACTIVE
 
 
-def _encoded(value: Any) -> bytes:
+def _number(query: str) -> bytes:
+    """Write a statement as the server wants it prepared: `$1` for the first value."""
+    first, *rest = query.split("%s")
+    return "".join([first, *(f"${n}{part}" for n, part in enumerate(rest, 1))]).encode()
+
+
+def _encode(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()

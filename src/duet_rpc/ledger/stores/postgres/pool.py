@@ -11,6 +11,7 @@ waiting is bounded: our own statements have a deadline, and one of a handler, wh
 long as it likes, has the store's `CircuitBreaker` ask whether the server is still there.
 """
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -90,7 +91,7 @@ class BoundedConnection:
 
 
 class LentConnection(BoundedConnection, psycopg.Connection[Any]):
-    """A connection whose transaction belongs to somebody else."""
+    """A connection whose transaction is the ledger's."""
 
     commit = rollback = close = _refuse
 
@@ -99,9 +100,6 @@ class AsyncLentConnection(BoundedConnection, psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
     commit = rollback = close = _refuse
-
-
-AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 class ThreadLimit:
@@ -124,13 +122,33 @@ class ThreadLimit:
         time.sleep(seconds)  # noqa: ASYNC251  # no event loop is near: `drive` runs this
 
 
+class LoopLimit:
+    """Bounds how many connections an event loop has at a time; see `ThreadLimit`."""
+
+    def __init__(self, places: int):
+        self._places = asyncio.Semaphore(places)
+
+    async def enter(self, patience: float) -> bool:
+        try:
+            async with asyncio.timeout(max(patience, 0.001)):
+                return await self._places.acquire()
+        except TimeoutError:
+            return False
+
+    def leave(self) -> None:
+        self._places.release()
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 class Pool:
     """Idle connections, the freshest on top."""
 
     def __init__(
         self,
         connect: Callable[[], Any],
-        limit: Any,
+        limit: ThreadLimit | LoopLimit,
         breaker: CircuitBreaker,
         timeout: float,
         settings: str = "",
@@ -188,7 +206,7 @@ class Pool:
         self.clear()
 
     def part(self) -> None:
-        """Let go of a connection that somebody else will see to."""
+        """Let go of a connection that someone else will see to."""
         self.limit.leave()
 
     async def _make(self) -> Any:

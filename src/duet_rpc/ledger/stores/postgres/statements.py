@@ -1,7 +1,7 @@
-"""The SQL of the PostgreSQL store: the machine's transitions as conditional statements.
+"""The SQL of the PostgreSQL store: the transitions of `states` as conditional statements.
 
 Times come from the server's clock, in the statement that uses them. A statement that changes no row
-leaves the question open, and the store answers it by reading the record and asking the machine.
+leaves the question open, and the store answers it by reading the record and asking `states`.
 """
 
 from collections.abc import Sequence
@@ -18,21 +18,24 @@ from duet_rpc.ledger.states import (
     must_have_record,
     remembers,
 )
-from duet_rpc.ledger.stores.postgres.pipeline import Statement
-from duet_rpc.ledger.stores.sql import (
-    COLUMNS,
-    IS_CUT_OFF,
-    UPKEEP,
-    add_upkeep,
-    from_row,
-    schema,
-    to_row,
-)
+from duet_rpc.ledger.stores.sql import COLUMNS, Statements, add_upkeep, schema, to_row
+
+Statement = tuple[str, Sequence[Any]]
+"""A query with `%s` for each value, and its values."""
 
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 SAME = "principal = %s AND method = %s AND key = %s"
-LOAD = f"SELECT {', '.join(COLUMNS)}, {NOW} FROM duet_commands WHERE {SAME}"
-UPKEEP_NOW = f"SELECT {', '.join(UPKEEP)}, {NOW} FROM duet_schema"
+
+
+def _some(where: str) -> str:
+    return f"""ctid = ANY (ARRAY(
+        SELECT ctid FROM duet_commands WHERE {where}
+        ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
+
+
+SQL = Statements(now=NOW, value="%({})s".format, some=_some)
+LOCK_UPKEEP = f"{SQL.upkeep} FOR UPDATE SKIP LOCKED"
+"""Finds no row while another process is in a step of its own sweep."""
 _INSERT = f"""
     INSERT INTO duet_commands ({", ".join(COLUMNS)})
     SELECT %s, %s, %s, %s, %s, 'running', (clock.now * 1000)::bigint, %s, 1, %s,
@@ -43,7 +46,7 @@ INSERT_IF_KNOWN = f"""{_INSERT}
     WHERE (SELECT since FROM duet_schema) <= clock.now - %s
     ON CONFLICT DO NOTHING RETURNING token"""
 """The claim of a retry: it runs only if the store would have a record of the first try."""
-PUT = f"""
+_PUT = f"""
     INSERT INTO duet_commands ({", ".join(COLUMNS)}) VALUES ({", ".join(["%s"] * len(COLUMNS))})
     ON CONFLICT DO NOTHING"""
 RENEW = f"""
@@ -56,34 +59,12 @@ FINISH = f"""
 RELEASE = f"""
     DELETE FROM duet_commands
     WHERE {SAME} AND owner = %s AND state = 'running' RETURNING token"""
-SWAP = f"""
+_IS_THE_OLD = f"""
+    {SAME} AND token = %s AND owner = %s AND state = %s AND lease_until = %s AND expires_at = %s"""
+_SWAP = f"""
     UPDATE duet_commands SET ({", ".join(COLUMNS)}) = ROW({", ".join(["%s"] * len(COLUMNS))})
-    WHERE {SAME} AND token = %s AND owner = %s AND state = %s AND lease_until = %s
-    AND expires_at = %s"""
-DROP = f"""
-    DELETE FROM duet_commands
-    WHERE {SAME} AND token = %s AND owner = %s AND state = %s AND lease_until = %s
-    AND expires_at = %s"""
-SET_UPKEEP = f"UPDATE duet_schema SET ({', '.join(UPKEEP)}) = (%s, %s, %s, %s, %s)"
-LOCK_UPKEEP = f"{UPKEEP_NOW} FOR UPDATE SKIP LOCKED"
-"""Finds no row while another process is in a step of its own sweep."""
-
-
-def _some(where: str) -> str:
-    """Write the condition for a bounded number of rows, found by the index on their end."""
-    return f"""ctid = ANY (ARRAY(
-        SELECT ctid FROM duet_commands WHERE {where}
-        ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
-
-
-CUT_OFF = f"""
-    UPDATE duet_commands SET state = 'unknown', expires_at = %(now)s + %(unknown_ttl)s
-    WHERE {_some("expires_at <= %(now)s")} AND {IS_CUT_OFF}"""
-SWEEP = f"""
-    DELETE FROM duet_commands WHERE {_some("expires_at <= %(now)s")} AND NOT {IS_CUT_OFF}"""
-SHIFT = f"""
-    UPDATE duet_commands SET expires_at = expires_at + %(by)s
-    WHERE {_some("expires_at > %(after)s AND expires_at <= %(until)s")}"""
+    WHERE {_IS_THE_OLD}"""
+_DROP = f"DELETE FROM duet_commands WHERE {_IS_THE_OLD}"
 
 _LONGER_THAN_ANY = 1e12
 
@@ -97,29 +78,19 @@ MIGRATIONS = (
 """The statements that lead to each version of the schema; a released one is never edited."""
 
 
-def _numbered(query: str) -> bytes:
-    """Write a statement as the server wants it prepared: `$1` for the first value."""
-    first, *rest = query.split("%s")
-    return "".join([first, *(f"${n}{part}" for n, part in enumerate(rest, 1))]).encode()
-
-
-_CLAIM, _RENEW, _FINISH, _RELEASE = map(_numbered, (INSERT, RENEW, FINISH, RELEASE))
-_CLAIM_IF_KNOWN = _numbered(INSERT_IF_KNOWN)
-
-
 def statement(operation: Operation) -> Statement:
     """Write an operation as a statement that returns its token if it took effect."""
     match operation:
         case Claim():
             if must_have_record(operation):
-                return _CLAIM_IF_KNOWN, (*insert_values(operation), unseen_for(operation))
-            return _CLAIM, insert_values(operation)
+                return INSERT_IF_KNOWN, (*insert_values(operation), _unseen_for(operation))
+            return INSERT, insert_values(operation)
         case Renew(identity, token, owner, lease, unknown_ttl):
-            return _RENEW, (lease, lease + unknown_ttl, *identity, token, owner)
+            return RENEW, (lease, lease + unknown_ttl, *identity, token, owner)
         case Finish(identity, token, owner, outcome, ttl):
-            return _FINISH, (outcome, ttl, *identity, token, owner)
+            return FINISH, (outcome, ttl, *identity, token, owner)
         case Release(identity, owner):
-            return _RELEASE, (*identity, owner)
+            return RELEASE, (*identity, owner)
 
 
 def insert_values(claim: Claim) -> Sequence[Any]:
@@ -136,28 +107,15 @@ def insert_values(claim: Claim) -> Sequence[Any]:
     )
 
 
-def insertion(claim: Claim) -> tuple[str, Sequence[Any]]:
-    """Give the statement that claims a command with no record, and its values."""
-    if must_have_record(claim):
-        return INSERT_IF_KNOWN, (*insert_values(claim), unseen_for(claim))
-    return INSERT, insert_values(claim)
-
-
-def unseen_for(claim: Claim) -> float:
+def _unseen_for(claim: Claim) -> float:
     """Tell how long the store must have remembered for a missing record to mean anything."""
     return claim.command.age if remembers(claim, 0.0, ALWAYS) else _LONGER_THAN_ANY
 
 
-def swap_values(old: Record, new: Record) -> Sequence[Any]:
-    """Give the values of `SWAP`: it writes the new record only where the old one still stands."""
-    return *to_row(new), *drop_values(old)
-
-
-def drop_values(old: Record) -> Sequence[Any]:
-    """Give the values of `DROP`: it deletes a record only where it still stands."""
-    return *old.identity, old.token, old.owner, old.state.value, old.lease_until, old.expires_at
-
-
-def loaded(row: Sequence[Any]) -> tuple[Record, float]:
-    """Make the record and the server's time out of a row of `LOAD`."""
-    return from_row(row[:-1]), row[-1]
+def swap(old: Record | None, new: Record | None) -> Statement:
+    """Write the statement that puts a record in the place of another, if that still stands."""
+    if old is None:
+        assert new is not None, "nothing became something"
+        return _PUT, to_row(new)
+    same = *old.identity, old.token, old.owner, old.state.value, old.lease_until, old.expires_at
+    return (_DROP, same) if new is None else (_SWAP, (*to_row(new), *same))

@@ -2,7 +2,7 @@
 
 Operations are conditional statements: the common case is one round trip, and a group of them is one
 pipelined transaction. What a statement leaves open (a claim that met a record, a fenced finish) is
-read back and decided by the machine.
+read back and decided by `states`.
 """
 
 import asyncio
@@ -22,29 +22,28 @@ from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
 from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
 from duet_rpc.ledger.states import (
-    ALWAYS,
     Answer,
     Busy,
     Claim,
     Claimed,
-    Decision,
     Fenced,
     Identity,
     Kept,
     Operation,
-    Record,
-    State,
-    as_seen,
-    decide_claim,
-    decide_forget,
-    decide_resolve,
-    must_have_record,
+    decide,
 )
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun
+from duet_rpc.ledger.stores.base import (
+    UNKNOWN_TTL,
+    Capabilities,
+    Decide,
+    NotBegun,
+    compare_and_swap,
+)
 from duet_rpc.ledger.stores.postgres.pipeline import PipelineConnection
 from duet_rpc.ledger.stores.postgres.pool import (
     AsyncLentConnection,
     LentConnection,
+    LoopLimit,
     Pool,
     ServerSilent,
     ThreadLimit,
@@ -53,29 +52,15 @@ from duet_rpc.ledger.stores.postgres.pool import (
     refusal,
 )
 from duet_rpc.ledger.stores.postgres.statements import (
-    CUT_OFF,
-    DROP,
-    LOAD,
     LOCK_UPKEEP,
     MIGRATIONS,
-    NOW,
-    PUT,
-    SET_UPKEEP,
-    SHIFT,
-    SWAP,
-    SWEEP,
-    UPKEEP_NOW,
-    drop_values,
-    loaded,
+    SQL,
     statement,
-    swap_values,
+    swap,
 )
-from duet_rpc.ledger.stores.postgres.transaction import (
-    PostgresTransaction,
-    begin,
-)
-from duet_rpc.ledger.stores.sql import COLUMNS, UPKEEP, alive, seen_state, to_row
-from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
+from duet_rpc.ledger.stores.postgres.transaction import PostgresTransaction, begin
+from duet_rpc.ledger.stores.sql import SqlStore, load_row, refuse_newer
+from duet_rpc.ledger.upkeep import Clocks
 from duet_rpc.ledger.waits import drive
 
 _ADVISORY_LOCK = 0x64756574
@@ -88,27 +73,7 @@ T = TypeVar("T")
 log = logging.getLogger("duet_rpc.ledger")
 
 
-class LoopLimit:
-    """Bounds how many connections an event loop has at a time; see `ThreadLimit`."""
-
-    def __init__(self, places: int):
-        self._places = asyncio.Semaphore(places)
-
-    async def enter(self, patience: float) -> bool:
-        try:
-            async with asyncio.timeout(max(patience, 0.001)):
-                return await self._places.acquire()
-        except TimeoutError:
-            return False
-
-    def leave(self) -> None:
-        self._places.release()
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class PostgresStore:
+class PostgresStore(SqlStore):
     """Records in a table `duet_commands` of a PostgreSQL database, beside those of the application.
 
     Up to `max_transactions` handlers are inside a transaction at a time, each with a connection;
@@ -121,6 +86,7 @@ class PostgresStore:
     """
 
     keeps = ("postgresql", "over restarts")
+    sql = SQL
 
     capabilities = Capabilities(
         transactional=True,
@@ -152,26 +118,6 @@ class PostgresStore:
         self._lent = self._pool(self._connector(LentConnection), ThreadLimit(max_transactions))
         self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
-    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
-        """See `Store.commit`."""
-        # In one order everywhere, so that the groups of two processes cannot deadlock.
-        order = sorted(range(len(operations)), key=lambda index: operations[index].identity)
-        answers: dict[int, Answer | Exception] = {}
-        group = [operations[index] for index in order]
-        for index, answer in zip(order, self._commit(group), strict=True):
-            answers[index] = answer
-        return [answers[index] for index in range(len(operations))]
-
-    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
-        """See `Store.look`."""
-        row = self._query(LOAD, identity)
-        return as_seen(*loaded(row[0]), by_retry=by_retry) if row else None
-
-    def since(self, ttl: float) -> tuple[float, float]:
-        """See `Store.since`."""
-        since, *_, now = self._query(UPKEEP_NOW, ())[0]
-        return since, now
-
     def begin(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
         """See `Store.begin`."""
         self._prepare()
@@ -200,51 +146,17 @@ class PostgresStore:
             await asyncio.to_thread(self._make_tables_again)
             return await begin(pool, claim, patience)
 
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        """See `Store.records`."""
-        query = (
-            f"SELECT {', '.join(COLUMNS)}, {NOW} FROM duet_commands WHERE {alive(NOW)}"
-            f" AND (%(state)s::text IS NULL OR {seen_state(NOW)} = %(state)s)"
-            " ORDER BY created_at LIMIT %(limit)s"
-        )
-        values = {"state": state.value if state else None, "limit": limit}
-        rows = self._query(query, values, timeouts=_LONG)
-        seen = [as_seen(*loaded(row)) for row in rows]
-        return [record for record in seen if record is not None]
-
-    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
-        """See `Store.resolve`."""
-        answer = self._on_connection(
-            lambda line: _change(
-                line, identity, lambda found, now: decide_resolve(found, outcome, now, ttl)
-            )
-        )
-        return answer == Kept()
-
-    def forget(self, identity: Identity) -> bool:
-        """See `Store.forget`."""
-        answer = self._on_connection(lambda line: _change(line, identity, decide_forget))
-        return answer == Kept()
-
     def sweep(
         self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
     ) -> int:
-        """See `Store.sweep`."""
-        return self._on_connection(
-            lambda line: _sweep(line, limit, unknown_ttl, clocks), timeouts=_LONG
-        )
+        def step(connection: PipelineConnection) -> int:
+            with connection.transaction():
+                row = connection.execute(SQL.upkeep if clocks is None else LOCK_UPKEEP).fetchone()
+                if row is None:
+                    return 0
+                return self._take_step(connection.execute, row, limit, unknown_ttl, clocks)
 
-    def counts(self) -> Counts:
-        """See `Store.counts`."""
-        query = (
-            f"SELECT {seen_state(NOW)} AS seen, count(*), min(created_at) FROM duet_commands"
-            f" WHERE {alive(NOW)} GROUP BY seen"
-        )
-        rows = self._query(query, (), timeouts=_LONG)
-        return Counts(
-            **{state: number for state, number, _ in rows},
-            **{f"oldest_{state}": since for state, _, since in rows if state != "done"},
-        )
+        return self._on_connection(step, timeouts=_LONG)
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -261,22 +173,20 @@ class PostgresStore:
 
     def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
         try:
-            return self._on_connection(lambda connection: _apply(connection, operations))
+            return self._on_connection(partial(_apply, operations))
         except errors.LockNotAvailable:
             # A transactional run of the same command, by another release of the method.
-            if len(operations) == 1:
-                return [Busy(0.0) if isinstance(operations[0], Claim) else StoreUnavailable()]
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if len(operations) == 1:
-                return [error]
-        # One of them cannot be applied: find out which, and spare the others.
-        return [answer for each in operations for answer in self._commit([each])]
+            if len(operations) > 1:
+                raise
+            return [Busy(0.0) if isinstance(operations[0], Claim) else StoreUnavailable()]
 
-    def _query(self, query: str, values: Any, *, timeouts: int = 1) -> list[Any]:
+    def _change(self, identity: Identity, decide: Decide) -> Answer:
+        return self._on_connection(partial(_change, identity, decide))
+
+    def _fetch(self, query: str, values: dict[str, Any], *, is_long: bool = False) -> list[Any]:
         return self._on_connection(
-            lambda line: line.execute(query, values).fetchall(), timeouts=timeouts
+            lambda connection: connection.execute(query, values).fetchall(),
+            timeouts=_LONG if is_long else 1,
         )
 
     def _on_connection(self, use: Callable[[PipelineConnection], T], *, timeouts: int = 1) -> T:
@@ -385,83 +295,38 @@ def _options(url: str, timeout: float) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in given}
 
 
-def _apply(line: PipelineConnection, operations: Sequence[Operation]) -> list[Answer | Exception]:
-    tokens = line.exchange([statement(operation) for operation in operations])
-    answers: list[Answer | Exception] = []
-    for operation, token in zip(operations, tokens, strict=True):
+def _apply(
+    operations: Sequence[Operation], connection: PipelineConnection
+) -> list[Answer | Exception]:
+    # In one order everywhere, so that the groups of two processes cannot deadlock.
+    order = sorted(range(len(operations)), key=lambda index: operations[index].identity)
+    tokens = connection.exchange([statement(operations[index]) for index in order])
+    answers: list[Answer | Exception] = [Kept()] * len(operations)
+    for index, token in zip(order, tokens, strict=True):
+        operation = operations[index]
         if token is None:
-            answers.append(_settle(line, operation))
-        else:
-            answers.append(Claimed(int(token), 1) if isinstance(operation, Claim) else Kept())
+            answers[index] = _settle(connection, operation)
+        elif isinstance(operation, Claim):
+            answers[index] = Claimed(int(token), 1)
     return answers
 
 
-def _settle(line: PipelineConnection, operation: Operation) -> Answer:
+def _settle(connection: PipelineConnection, operation: Operation) -> Answer:
     """Answer an operation whose statement changed nothing: by what stands there instead."""
+    identity = operation.identity
     if isinstance(operation, Claim):
-        since = ALWAYS
-        if must_have_record(operation):
-            [(since, *_)] = line.execute(UPKEEP_NOW).fetchall()
-        decide = partial(decide_claim, operation, since=since)
-        return _change(line, operation.identity, decide)
-    row = line.execute(LOAD, operation.identity).fetchone()
-    return Fenced(None if row is None else loaded(row)[0])
+        return _change(identity, partial(decide, operation), connection)
+    [row] = connection.execute(SQL.load, identity._asdict()).fetchall()
+    return Fenced(load_row(row)[0])
 
 
-def _change(
-    line: PipelineConnection, identity: Identity, decide: Callable[[Record | None, float], Decision]
-) -> Answer:
-    """Read, decide and write, again and again until nobody comes in between."""
-    while True:
-        row = line.execute(LOAD, identity).fetchone()
-        found, now = loaded(row) if row is not None else (None, _now(line))
-        answer, kept = decide(found, now)
-        if kept is found:
-            return answer
-        if found is None:
-            assert kept is not None, "nothing became something"
-            cursor = line.execute(PUT, to_row(kept))
-        elif kept is None:
-            cursor = line.execute(DROP, drop_values(found))
-        else:
-            cursor = line.execute(SWAP, swap_values(found, kept))
-        if cursor.rowcount == 1:
-            return answer
-
-
-def _sweep(line: PipelineConnection, limit: int, unknown_ttl: float, clocks: Clocks | None) -> int:
-    if clocks is None:
-        return _take_step(line, Drop(), _now(line), limit, unknown_ttl)
-    with line.transaction():
-        row = line.execute(LOCK_UPKEEP).fetchone()
-        if row is None:
-            return 0
-        upkeep, now = Upkeep(*row[:-1]), row[-1]
-        step = plan_step(upkeep, clocks, now)
-        if isinstance(step, Leave):
-            return 0
-        changed = _take_step(line, step, now, limit, unknown_ttl)
-        kept = after_step(upkeep, clocks, step, now, changed == limit)
-        line.execute(SET_UPKEEP, [getattr(kept, name) for name in UPKEEP])
-        return changed
-
-
-def _take_step(
-    line: PipelineConnection, step: Shift | Drop, now: float, limit: int, unknown_ttl: float
-) -> int:
-    values = {"now": now, "limit": limit, "unknown_ttl": unknown_ttl}
-    if isinstance(step, Shift):
-        values |= {"after": step.after, "until": step.until, "by": step.by}
-        return line.execute(SHIFT, values).rowcount
-    cut_off = line.execute(CUT_OFF, values).rowcount
-    return cut_off + line.execute(SWEEP, values | {"limit": limit - cut_off}).rowcount
-
-
-def _now(line: PipelineConnection) -> float:
-    row = line.execute(f"SELECT {NOW}").fetchone()
-    assert row is not None, "a clock always answers"
-    now: float = row[0]
-    return now
+def _change(identity: Identity, decide: Decide, connection: PipelineConnection) -> Answer:
+    values = identity._asdict()
+    return compare_and_swap(
+        lambda: load_row(connection.execute(SQL.load, values).fetchall()[0]),
+        lambda found, kept, now: connection.execute(*swap(found, kept)).rowcount == 1,
+        decide,
+    )
 
 
 def _is_missing(line: PipelineConnection, table: str) -> bool:
@@ -478,9 +343,7 @@ def _migrate(line: PipelineConnection) -> None:
             version = 1  # unless the other table is missing too
         else:
             [(version,)] = line.execute("SELECT version FROM duet_schema").fetchall()
-        if version > len(MIGRATIONS):
-            known = UsageError(f"it has schema {version}; this duet-rpc knows {len(MIGRATIONS)}")
-            raise unavailable(StoreFault.NEWER, known)
+        refuse_newer(version, len(MIGRATIONS))
         if _is_missing(line, "duet_commands"):
             version = 0  # dropped, whatever the version says
         for statements in MIGRATIONS[version:]:

@@ -13,28 +13,11 @@ from psycopg import errors
 
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import StoreFault, unavailable
-from duet_rpc.ledger.states import (
-    Busy,
-    Claim,
-    Claimed,
-    Record,
-    Replay,
-    decide_claim,
-    must_have_record,
-)
+from duet_rpc.ledger.states import Busy, Claim, Claimed, Finish, Replay, decide_claim
 from duet_rpc.ledger.stores.base import NotBegun
 from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, is_fault, refusal
-from duet_rpc.ledger.stores.postgres.statements import (
-    FINISH,
-    LOAD,
-    PUT,
-    SWAP,
-    UPKEEP_NOW,
-    insertion,
-    loaded,
-    swap_values,
-)
-from duet_rpc.ledger.stores.sql import to_row
+from duet_rpc.ledger.stores.postgres.statements import SQL, statement, swap
+from duet_rpc.ledger.stores.sql import load_row
 from duet_rpc.ledger.waits import do
 
 _LOOKS, _LOOK_PAUSE = 2, 0.5
@@ -83,9 +66,9 @@ class PostgresTransaction:
         is_committing = False
         try:
             await do(connection.execute(fence))
-            identity, owner = self._claim.identity, self._claim.owner
-            values = (outcome, ttl, *identity, self.token, owner)
-            await do(connection.execute(FINISH, values))
+            claim = self._claim
+            finish = Finish(claim.identity, self.token, claim.owner, outcome, ttl)
+            await do(connection.execute(*statement(finish)))
             is_committing = True
             await do(connection.execute("COMMIT"))
             return None
@@ -157,32 +140,21 @@ async def _begin_on(
     # that we do not wait for a server that is gone.
     connection.deadline = time.monotonic() + pool.timeout + patience
     await do(connection.execute(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}"))
-    record: Record | None
     while True:
-        cursor = await do(connection.execute(*insertion(claim)))
+        cursor = await do(connection.execute(*statement(claim)))
         inserted = await do(cursor.fetchone())
         if inserted is not None:
             token = inserted[0]
             break
-        cursor = await do(connection.execute(LOAD, claim.identity))
-        row = await do(cursor.fetchone())
-        if row is not None:
-            record, now = loaded(row)
-            answer, kept = decide_claim(claim, record, now)
-        elif must_have_record(claim):
-            record = None
-            cursor = await do(connection.execute(UPKEEP_NOW))
-            since, *_, now = await do(cursor.fetchone())
-            answer, kept = decide_claim(claim, None, now, since)
-        else:
+        cursor = await do(connection.execute(SQL.load, claim.identity._asdict()))
+        found, now, since = load_row(await do(cursor.fetchone()))
+        answer, kept = decide_claim(claim, found, now, since)
+        if found is None and isinstance(answer, Claimed):
             continue  # released or swept this very moment
-        if record is None and isinstance(answer, Claimed):
-            continue
-        if kept is not None and kept is not record:
-            change = (PUT, to_row(kept)) if record is None else (SWAP, swap_values(record, kept))
-            cursor = await do(connection.execute(*change))
+        if kept is not None and kept is not found:
+            cursor = await do(connection.execute(*swap(found, kept)))
             if cursor.rowcount == 0:
-                continue  # somebody else was faster
+                continue  # another was faster
         if isinstance(answer, Claimed):
             token = answer.token
             break

@@ -1,4 +1,4 @@
-"""The scripts of the Redis store: the machine's transitions where one step must be whole.
+"""The scripts of the Redis store: the transitions of `states` where one step must be whole.
 
 A script returns a number if it did what it is for, and else the record that it found (a flat list
 of fields and values) and the server's time. Fractions travel as text: Lua would cut them off.
@@ -9,7 +9,7 @@ What has its outcome lives a little longer than it has to, which bears small ste
 after a large one the store is young again, and retries that find nothing are of unknown outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any
 
@@ -18,15 +18,15 @@ from duet_rpc.ledger.states import (
     Finish,
     Identity,
     Operation,
-    Promise,
     Record,
     Release,
     Renew,
     State,
     must_have_record,
 )
+from duet_rpc.ledger.stores.sql import COLUMNS, from_row, to_row
 
-Call = tuple[str, str, Sequence[Any]]
+ScriptCall = tuple[str, str, Sequence[Any]]
 """A script's digest, the key of its record and its values."""
 
 PREFIX = "duet:command:"
@@ -153,7 +153,7 @@ def key_of(identity: Identity) -> str:
     return f"{PREFIX}{len(principal)}:{len(method)}:{principal}:{method}:{key}"
 
 
-def packed(call: Call) -> bytes:
+def pack(call: ScriptCall) -> bytes:
     """Write a call in the server's protocol."""
     digest, key, values = call
     parts = [b"*%d\r\n$7\r\nEVALSHA\r\n" % (len(values) + 4)]
@@ -163,12 +163,12 @@ def packed(call: Call) -> bytes:
     return b"".join(parts)
 
 
-def script(operation: Operation) -> Call:
+def script(operation: Operation) -> ScriptCall:
     """Write an operation as a script's digest, its key and its values."""
     key = key_of(operation.identity)
     match operation:
         case Claim() if must_have_record(operation):
-            return LOAD, key, ()  # the machine decides
+            return LOAD, key, ()  # `states` decides
         case Claim(command, owner, lease, unknown_ttl):
             values = (
                 *operation.identity,
@@ -190,64 +190,39 @@ def script(operation: Operation) -> Call:
 
 def swap_values(old: Record | None, new: Record | None, now: float) -> Sequence[Any]:
     """Give the values of `SWAP`: it writes the new record only where the old one still stands."""
-    values = [""] * 5 if old is None else _version(old)
+    values: list[Any] = [""] * 5
+    if old is not None:
+        ends = _write(old.lease_until), _write(old.expires_at)
+        values = [old.token, old.owner, old.state.value, *ends]
     if new is None:
         return [*values, "", ""]
-    fields = {
-        **dict(zip(("principal", "method", "key"), new.identity, strict=True)),
-        "fingerprint": new.fingerprint,
-        "promise": new.promise.value,
-        "state": new.state.value,
-        "token": new.token,
-        "owner": new.owner,
-        "attempts": new.attempts,
-        "correlation_id": new.correlation_id,
-        "lease_until": _text(new.lease_until),
-        "created_at": _text(new.created_at),
-        "finished_at": None if new.finished_at is None else _text(new.finished_at),
-        "expires_at": _text(new.expires_at),
-        "outcome": new.outcome,
-    }
-    pairs = [part for pair in fields.items() if pair[1] is not None for part in pair]
+    fields = zip(COLUMNS, map(_write, to_row(new)), strict=True)
+    pairs = [part for pair in fields if pair[1] is not None for part in pair]
     end = new.expires_at
     if new.state is not State.RUNNING:
         end += slack(end - now)
-    return [*values, new.state.value, _text(end), *pairs]
+    return [*values, new.state.value, _write(end), *pairs]
 
 
-def loaded(fields: Sequence[bytes], now: bytes) -> tuple[Record | None, float]:
+def read_found(fields: Sequence[bytes], now: bytes) -> tuple[Record | None, float]:
     """Make the record and the server's time out of what a script found."""
     if not fields:
         return None, float(now)
     values = dict(zip(fields[::2], fields[1::2], strict=True))
-    finished_at = values.get(b"finished_at")
-    record = Record(
-        identity=Identity(*(values[name].decode() for name in (b"principal", b"method", b"key"))),
-        fingerprint=values[b"fingerprint"],
-        promise=Promise(values[b"promise"].decode()),
-        state=State(values[b"state"].decode()),
-        token=int(values[b"token"]),
-        owner=values[b"owner"].decode(),
-        attempts=int(values[b"attempts"]),
-        correlation_id=values[b"correlation_id"].decode(),
-        lease_until=float(values[b"lease_until"]),
-        created_at=float(values[b"created_at"]),
-        finished_at=None if finished_at is None else float(finished_at),
-        expires_at=float(values[b"expires_at"]),
-        outcome=values.get(b"outcome"),
-    )
-    return record, float(now)
+    row = [_read(name, values.get(name.encode())) for name in COLUMNS]
+    return from_row(row), float(now)
 
 
-def _version(record: Record) -> list[Any]:
-    return [
-        record.token,
-        record.owner,
-        record.state.value,
-        _text(record.lease_until),
-        _text(record.expires_at),
-    ]
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("fingerprint", "outcome"), bytes),
+    **dict.fromkeys(("token", "attempts"), int),
+    **dict.fromkeys(("lease_until", "created_at", "finished_at", "expires_at"), float),
+}
 
 
-def _text(number: float) -> str:
-    return f"{number:.6f}"
+def _read(name: str, value: bytes | None) -> Any:
+    return None if value is None else _READERS.get(name, bytes.decode)(value)
+
+
+def _write(value: Any) -> Any:
+    return f"{value:.6f}" if isinstance(value, float) else value

@@ -2,7 +2,7 @@
 
 Each operation is a script, so that it is applied as a whole and by the server's clock; a group of
 them is one pipeline. The common case is decided in the script, by token and owner; what it leaves
-open is read back and decided by the machine. Records that have an outcome expire by themselves;
+open is read back and decided by `states`. Records that have an outcome expire by themselves;
 only runs that were cut off are swept.
 
 It is as durable as the server is told to be: without the append-only file a restart forgets, and a
@@ -15,7 +15,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 import redis
@@ -38,27 +37,23 @@ from duet_rpc.ledger.states import (
     Answer,
     Claim,
     Claimed,
-    Decision,
     Fenced,
     Identity,
     Kept,
     Operation,
     Record,
-    State,
     as_seen,
     decide_claim,
-    decide_forget,
-    decide_resolve,
     must_have_record,
 )
 from duet_rpc.ledger.stores.base import (
     UNKNOWN_TTL,
     Capabilities,
-    Counts,
-    NotBegun,
-    StoreTransaction,
+    Decide,
+    Found,
+    RecordStore,
+    compare_and_swap,
 )
-from duet_rpc.ledger.stores.memory import count
 from duet_rpc.ledger.stores.redis.scripts import (
     BEGIN,
     LOAD,
@@ -68,10 +63,10 @@ from duet_rpc.ledger.stores.redis.scripts import (
     SWAP,
     SWEEP,
     UPKEEP,
-    Call,
+    ScriptCall,
     key_of,
-    loaded,
-    packed,
+    pack,
+    read_found,
     script,
     slack,
     swap_values,
@@ -103,7 +98,7 @@ _FAULTS = {
 """What errors of a server mean, by their first word."""
 
 
-class RedisStore:
+class RedisStore(RecordStore):
     """Records as hashes under `duet:command:` keys of one database.
 
     `timeout` is how long the server may take to answer; after that the store counts as unavailable
@@ -146,50 +141,8 @@ class RedisStore:
             )
         return self._capabilities
 
-    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
-        """See `Store.commit`."""
-        if not self._has_begun:
-            self._one((BEGIN, STORE, ()))
-            self._has_begun = True
-        calls = [script(operation) for operation in operations]
-        try:
-            replies = self._twice(lambda: self._run(calls))
-        except UnicodeEncodeError as error:
-            if len(operations) == 1:
-                return [error]
-            # One of them cannot even be sent: find out which, and spare the others.
-            return [answer for each in operations for answer in self.commit([each])]
-        return [
-            self._answer(operation, reply)
-            for operation, reply in zip(operations, replies, strict=True)
-        ]
-
-    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
-        """See `Store.look`."""
-        found, now = self._load(key_of(identity))
-        return None if found is None else as_seen(found, now, by_retry=by_retry)
-
     def since(self, ttl: float) -> tuple[float, float]:
-        """See `Store.since`."""
         return self._upkeep(slack(ttl))
-
-    def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
-        """Refuse: there is no transaction that a handler could take part in."""
-        raise UsageError("Redis has no transactions for handlers; use SQLite or PostgreSQL")
-
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        """See `Store.records`. Reads every record there is."""
-        found = (each for each in self._all() if state is None or each.state is state)
-        return list(islice(sorted(found, key=lambda record: record.created_at), limit))
-
-    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
-        """See `Store.resolve`."""
-        answer = self._change(identity, lambda found, now: decide_resolve(found, outcome, now, ttl))
-        return answer == Kept()
-
-    def forget(self, identity: Identity) -> bool:
-        """See `Store.forget`."""
-        return self._change(identity, decide_forget) == Kept()
 
     def sweep(
         self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
@@ -200,15 +153,21 @@ class RedisStore:
         values = (limit, unknown_ttl, unknown_ttl + slack(unknown_ttl))
         return int(self._one((SWEEP, STORE, values)))
 
-    def counts(self) -> Counts:
-        """See `Store.counts`. Reads every record there is."""
-        return count(list(self._all()))
-
     def close(self) -> None:
-        """See `Store.close`."""
         self._breaker.close()
         self._drop_idle()
         self._client.close()
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        if not self._has_begun:
+            self._one((BEGIN, STORE, ()))
+            self._has_begun = True
+        calls = [script(operation) for operation in operations]
+        replies = self._twice(lambda: self._run(calls))
+        return [
+            self._answer(operation, reply)
+            for operation, reply in zip(operations, replies, strict=True)
+        ]
 
     def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
         if isinstance(reply, Exception):
@@ -216,31 +175,29 @@ class RedisStore:
         if isinstance(reply, int):
             return Claimed(reply, 1) if isinstance(operation, Claim) else Kept()
         if not isinstance(operation, Claim):
-            return Fenced(loaded(*reply)[0])
+            return Fenced(read_found(*reply)[0])
         try:
             since = ALWAYS
             if must_have_record(operation):
                 since, _ = self._upkeep(slack(operation.ttl))
-            decide = partial(decide_claim, operation, since=since)
-            return self._change(operation.identity, decide)
+            return self._change(
+                operation.identity, lambda found, now, _: decide_claim(operation, found, now, since)
+            )
         except Exception as error:
             return error
 
-    def _change(
-        self, identity: Identity, decide: Callable[[Record | None, float], Decision]
-    ) -> Answer:
-        """Read, decide and write, again and again until nobody comes in between."""
+    def _change(self, identity: Identity, decide: Decide) -> Answer:
         key = key_of(identity)
-        while True:
-            found, now = self._load(key)
-            answer, kept = decide(found, now)
-            if kept is found:
-                return answer
-            if self._one((SWAP, key, swap_values(found, kept, now))) == 1:
-                return answer
 
-    def _load(self, key: str) -> tuple[Record | None, float]:
-        return loaded(*self._one((LOAD, key, ())))
+        def swap(found: Record | None, kept: Record | None, now: float) -> bool:
+            swapped: bool = self._one((SWAP, key, swap_values(found, kept, now))) == 1
+            return swapped
+
+        return compare_and_swap(partial(self._load, identity), swap, decide)
+
+    def _load(self, identity: Identity) -> Found:
+        """Read a record; `_upkeep` alone tells since when the store remembers."""
+        return *read_found(*self._one((LOAD, key_of(identity), ()))), ALWAYS
 
     def _upkeep(self, unseen: float) -> tuple[float, float]:
         """Look at the clock; return since when the store remembers, and the time.
@@ -250,21 +207,22 @@ class RedisStore:
         since, now = self._one((UPKEEP, STORE, (unseen,)))
         return float(since), float(now)
 
-    def _one(self, call: Call) -> Any:
+    def _one(self, call: ScriptCall) -> Any:
         [reply] = self._twice(lambda: self._run([call]))
         if isinstance(reply, Exception):
             raise refusal(reply)
         return reply
 
-    def _all(self) -> Iterator[Record]:
+    def _list(self) -> Iterator[Record]:
+        """See `RecordStore._list`. Reads every record there is, one by one."""
         keys = self._twice(lambda: list(self._client.scan_iter(f"{PREFIX}*", count=1000)))
         for key in keys:
-            found, now = self._load(key.decode())
+            found, now = read_found(*self._one((LOAD, key.decode(), ())))
             seen = None if found is None else as_seen(found, now)
             if seen is not None:
                 yield seen
 
-    def _run(self, calls: Sequence[Call]) -> list[Any]:
+    def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:
         replies = self._pipe(calls)
         # A server that was restarted has forgotten its scripts.
         lost = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -275,13 +233,13 @@ class RedisStore:
                 replies[number] = reply
         return replies
 
-    def _pipe(self, calls: Sequence[Call]) -> list[Any]:
+    def _pipe(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """Send any number of calls at once and read their replies, errors among them.
 
         On connections of our own: the client's ways to a connection and back, and into its
         protocol, cost more than a script does.
         """
-        message = b"".join(map(packed, calls))
+        message = b"".join(map(pack, calls))
         try:
             connection = self.idle.pop()
         except IndexError:

@@ -4,7 +4,7 @@ Under load nearly all operations are of two kinds: a claim that finds no record,
 a running command. Row by row they cost more than the disk does, most of all because each statement
 lets go of the interpreter's lock and has to win it back from the very threads that wait for this
 commit. So both kinds go many rows to a statement, and the count of changed rows tells whether
-every one of them was as expected. If one was not, nothing of it stays, and the machine decides
+every one of them was as expected. If one was not, nothing of it stays, and `states` decides
 them one by one.
 """
 

@@ -6,21 +6,21 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger.faults import StoreFault, unavailable
-from duet_rpc.ledger.states import ALWAYS, Claim, Identity, Operation, Record, must_have_record
+from duet_rpc.ledger.states import Answer, Identity, Record
+from duet_rpc.ledger.stores.base import Decide, Found
 from duet_rpc.ledger.stores.sql import (
     COLUMNS,
-    IS_CUT_OFF,
-    SELECT,
-    UPKEEP,
+    Statements,
     add_upkeep,
-    from_row,
+    load_row,
+    refuse_newer,
     schema,
     to_row,
 )
-from duet_rpc.ledger.upkeep import Drop, Shift, Upkeep
 
 log = logging.getLogger("duet_rpc.ledger")
 
@@ -36,29 +36,18 @@ _MIGRATIONS = (
 )
 """The statements that lead to each version of the schema; a released one is never edited."""
 
-_SAME = "principal = ? AND method = ? AND key = ?"
-_LOAD = f"{SELECT} WHERE {_SAME}"
-_SAVE = f"INSERT OR REPLACE INTO duet_commands VALUES ({', '.join('?' * len(COLUMNS))})"
-_DELETE = f"DELETE FROM duet_commands WHERE {_SAME}"
-_UPKEEP = f"SELECT {', '.join(UPKEEP)} FROM duet_schema"
-_SET_UPKEEP = f"UPDATE duet_schema SET ({', '.join(UPKEEP)}) = (?, ?, ?, ?, ?)"
-
 
 def _some(where: str) -> str:
-    """Write the condition for a bounded number of rows, found by the index on their end."""
     same = "principal, method, key"
     some = f"SELECT {same} FROM duet_commands WHERE {where} ORDER BY expires_at LIMIT :limit"
     return f"({same}) IN ({some})"
 
 
-_OVER = _some("expires_at <= :now")
-_CUT_OFF = f"""
-    UPDATE duet_commands SET state = 'unknown', expires_at = :now + :unknown_ttl
-    WHERE {_OVER} AND {IS_CUT_OFF}"""
-_DROP = f"DELETE FROM duet_commands WHERE {_OVER} AND NOT {IS_CUT_OFF}"
-_SHIFT = f"""
-    UPDATE duet_commands SET expires_at = expires_at + :by
-    WHERE {_some("expires_at > :after AND expires_at <= :until")}"""
+SQL = Statements(now=":now", value=":{}".format, some=_some)
+_SAVE = f"INSERT OR REPLACE INTO duet_commands VALUES ({', '.join('?' * len(COLUMNS))})"
+_DELETE = f"DELETE FROM duet_commands WHERE {SQL.same}"
+
+C = TypeVar("C", bound=sqlite3.Connection)
 
 
 class Patience:
@@ -72,37 +61,79 @@ class Patience:
         self.full = self.seconds = seconds
 
     def lose(self) -> None:
-        """Somebody waited in vain."""
+        """Note that someone waited in vain."""
         self.seconds = self.full / 50
 
     def recover(self) -> None:
-        """Somebody got the lock."""
+        """Note that someone got the lock."""
         self.seconds = self.full
 
 
-def open_file(
-    path: Path,
-    timeout: float,
-    clock: Callable[[], float],
-    factory: type[sqlite3.Connection] = sqlite3.Connection,
-) -> sqlite3.Connection:
-    """Connect to a file whose tables are there and current. Transactions are begun by hand."""
-    connection = sqlite3.connect(
-        path, timeout=timeout, isolation_level=None, check_same_thread=False, factory=factory
-    )
-    try:
-        _choose_journal(connection, timeout)
-        _migrate(connection, clock)
-    except BaseException:
-        sqlite3.Connection.close(connection)
-        raise
-    return connection
+class FileConnection(Generic[C]):
+    """A connection to a file whose tables are there and current, made anew when need be.
+
+    Transactions are begun by hand. `prepare` is called with each connection made.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        patience: Patience,
+        kind: type[C],
+        prepare: Callable[[C], object] = lambda connection: None,
+    ):
+        self._path = path
+        self._clock = clock
+        self._patience = patience
+        self._kind = kind
+        self._prepare = prepare
+        self._file: tuple[int, int] | None = None
+        self.connection: C | None = None
+
+    def open(self, begin: Callable[[C], object] = lambda connection: None) -> C:
+        """Give a connection on which `begin` has run."""
+        for _ in range(2):
+            if self.connection is not None and identify_file(self._path) != self._file:
+                self.drop()
+            if self.connection is None:
+                self.connection = self._connect()
+                self._file = identify_file(self._path)
+            begin(self.connection)
+            if has_tables(self.connection):
+                return self.connection
+            self.drop()  # the next one makes them again
+        raise unavailable(StoreFault.NO_TABLES)
+
+    def _connect(self) -> C:
+        timeout = self._patience.seconds
+        connection = sqlite3.connect(
+            self._path,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=self._kind,
+        )
+        try:
+            _choose_journal(connection, timeout)
+            _migrate(connection, self._clock)
+            self._prepare(connection)
+        except BaseException:
+            sqlite3.Connection.close(connection)
+            raise
+        return connection
+
+    def drop(self) -> None:
+        """Close the connection; the next use makes another. Idempotent."""
+        if self.connection is not None:
+            sqlite3.Connection.close(self.connection)
+            self.connection = None
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
-    """Tell whether our table is still there; others may have dropped it."""
+    """Tell whether our tables are still there; others may have dropped them."""
     try:
-        connection.execute("SELECT 1 FROM duet_commands LIMIT 0")
+        connection.execute("SELECT 1 FROM duet_commands, duet_schema LIMIT 0")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
             return False
@@ -110,7 +141,7 @@ def has_tables(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def which(path: Path) -> tuple[int, int] | None:
+def identify_file(path: Path) -> tuple[int, int] | None:
     """Tell a file from one that has taken its place; None if there is none.
 
     A connection goes on with the file that it opened. To write there after the file was deleted or
@@ -123,10 +154,10 @@ def which(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def load(connection: sqlite3.Connection, identity: Identity) -> Record | None:
-    """Read a record."""
-    row = connection.execute(_LOAD, identity).fetchone()
-    return None if row is None else from_row(row)
+def load(connection: sqlite3.Connection, identity: Identity, now: float) -> Found:
+    """Read a record, if there is one."""
+    row = connection.execute(SQL.load, {**identity._asdict(), "now": now}).fetchone()
+    return load_row(row)
 
 
 def save(connection: sqlite3.Connection, record: Record) -> None:
@@ -134,43 +165,21 @@ def save(connection: sqlite3.Connection, record: Record) -> None:
     connection.execute(_SAVE, to_row(record))
 
 
-def delete(connection: sqlite3.Connection, identity: Identity) -> None:
-    """Remove a record."""
-    connection.execute(_DELETE, identity)
-
-
-def since_for(connection: sqlite3.Connection, operation: Operation) -> float:
-    """Tell since when the file remembers, if the operation has to know."""
-    if isinstance(operation, Claim) and must_have_record(operation):
-        return load_upkeep(connection).since
-    return ALWAYS
-
-
-def load_upkeep(connection: sqlite3.Connection) -> Upkeep:
-    """Read what the file keeps about itself."""
-    return Upkeep(*connection.execute(_UPKEEP).fetchone())
-
-
-def save_upkeep(connection: sqlite3.Connection, upkeep: Upkeep) -> None:
-    """Write what the file keeps about itself."""
-    values = (getattr(upkeep, name) for name in UPKEEP)
-    connection.execute(_SET_UPKEEP, tuple(values))
-
-
-def take_step(
-    connection: sqlite3.Connection, step: Shift | Drop, now: float, limit: int, unknown_ttl: float
-) -> int:
-    """Take one step of a sweep; return how many rows it changed."""
-    values = {"now": now, "limit": limit, "unknown_ttl": unknown_ttl}
-    if isinstance(step, Shift):
-        values |= {"after": step.after, "until": step.until, "by": step.by}
-        return connection.execute(_SHIFT, values).rowcount
-    cut_off = connection.execute(_CUT_OFF, values).rowcount
-    return cut_off + connection.execute(_DROP, values | {"limit": limit - cut_off}).rowcount
+def change(
+    connection: sqlite3.Connection, identity: Identity, decide: Decide, now: float
+) -> Answer:
+    """Read, decide and write, in a transaction that has the file's write lock."""
+    found = load(connection, identity, now)
+    answer, record = decide(*found)
+    if record is None and found[0] is not None:
+        connection.execute(_DELETE, identity._asdict())
+    elif record is not None and record is not found[0]:
+        save(connection, record)
+    return answer
 
 
 def is_busy(error: BaseException) -> bool:
-    """Tell whether somebody else holds a lock on the file."""
+    """Tell whether someone else holds a lock on the file."""
     return (
         isinstance(error, sqlite3.OperationalError)
         and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
@@ -183,10 +192,12 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, wrong)
 
 
-def refusal(error: BaseException) -> StoreUnavailable:
-    """Say what a fault of the file means to a caller."""
+def refusal(error: BaseException, patience: Patience) -> StoreUnavailable:
+    """Say what a fault of the file means to a caller; others have less patience with a lock."""
     if isinstance(error, StoreUnavailable):
         return error
+    if is_busy(error):
+        patience.lose()
     code = getattr(error, "sqlite_errorcode", None)
     return unavailable(_FAULTS.get(code & 0xFF if code else -1, StoreFault.FAILED), error)
 
@@ -224,11 +235,9 @@ def _migrate(connection: sqlite3.Connection, clock: Callable[[], float]) -> None
     if _version(connection) == len(_MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
-    # Whoever came first has done it by the time the lock is ours.
+    # The process that came first has done it by the time the lock is ours.
     version = _version(connection)
-    if version > len(_MIGRATIONS):
-        known = UsageError(f"it has schema {version}; this duet-rpc knows {len(_MIGRATIONS)}")
-        raise unavailable(StoreFault.NEWER, known)
+    refuse_newer(version, len(_MIGRATIONS))
     if version == 0:
         connection.execute("DROP TABLE IF EXISTS duet_schema")
         connection.execute("CREATE TABLE duet_schema (version integer NOT NULL)")

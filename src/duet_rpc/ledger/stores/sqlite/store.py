@@ -1,7 +1,7 @@
 """A store in one SQLite file, shared by any number of threads and processes of one machine.
 
 The embedded default. A write takes the file's write lock (BEGIN IMMEDIATE), reads the record, lets
-the machine decide and writes what it says: one lock, so no other process can come in between. The
+`states` decide and writes what it says: one lock, so no other process can come in between. The
 threads of one process queue at a lock of their own first, because SQLite's own waiting is polling.
 
 Every commit is synced to disk before it counts. Connections that met a fault are thrown away, so
@@ -13,49 +13,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.errors import UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
 from duet_rpc.ledger.faults import StoreFault, unavailable
-from duet_rpc.ledger.states import (
-    Answer,
-    Claim,
-    Decision,
-    Identity,
-    Kept,
-    Operation,
-    Record,
-    State,
-    as_seen,
-    decide,
-    decide_forget,
-    decide_resolve,
-)
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Counts, NotBegun
-from duet_rpc.ledger.stores.sql import SELECT, alive, from_row, seen_state
+from duet_rpc.ledger.states import Answer, Claim, Identity, Operation, decide
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Decide, NotBegun
+from duet_rpc.ledger.stores.sql import SqlStore
 from duet_rpc.ledger.stores.sqlite.bulk import IS_POSSIBLE, apply_together
 from duet_rpc.ledger.stores.sqlite.file import (
+    SQL,
+    FileConnection,
     Patience,
-    delete,
-    has_tables,
-    is_busy,
+    change,
     is_fault,
-    load,
-    load_upkeep,
-    open_file,
     refusal,
-    save,
-    save_upkeep,
-    since_for,
-    take_step,
-    which,
 )
 from duet_rpc.ledger.stores.sqlite.transaction import HandlerTransactions, SqliteTransaction
-from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, after_step, plan_step
+from duet_rpc.ledger.upkeep import Clocks
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Records in a table `duet_commands` of an SQLite file, beside the tables of the application.
 
     `timeout` is how long an operation waits for locks that other processes hold; after that the
@@ -64,6 +45,7 @@ class SqliteStore:
     """
 
     keeps = ("sqlite", "over restarts")
+    sql = SQL
 
     capabilities = Capabilities(
         transactional=True,
@@ -89,18 +71,23 @@ class SqliteStore:
         self._path = Path(path).absolute()
         self._clock = clock
         self._patience = Patience(timeout)
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer: sqlite3.Connection | None = None
-        self._reader: sqlite3.Connection | None = None
-        self._written = self._read_from = which(self._path)
         self._prepare = prepare
         self._is_copy = False
         """Our parent was using the file when it forked, and this process cannot know its locks."""
-        self._transactions = HandlerTransactions(
-            self._path, clock, self._patience, prepare, self._writing
-        )
+        self._set_up()
         tell_in_child(self)
+
+    def _set_up(self) -> None:
+        """Make what belongs to one process: its locks and its connections."""
+        self._writing, self._reading = threading.Lock(), threading.Lock()
+        self._writer = self._connection()
+        self._reader = self._connection()
+        self._transactions = HandlerTransactions(
+            self._path, self._clock, self._patience, self._prepare, self._writing
+        )
+
+    def _connection(self) -> FileConnection[sqlite3.Connection]:
+        return FileConnection(self._path, self._clock, self._patience, sqlite3.Connection)
 
     def forked(self) -> None:
         """Begin without the parent's connections: SQLite's own must not be used by two processes.
@@ -110,11 +97,7 @@ class SqliteStore:
         """
         self._is_copy = self._is_copy or self._writing.locked() or self._reading.locked()
         leave_to_parent(self._writer, self._reader, self._transactions)
-        self._writer = self._reader = None
-        self._writing, self._reading = threading.Lock(), threading.Lock()
-        self._transactions = HandlerTransactions(
-            self._path, self._clock, self._patience, self._prepare, self._writing
-        )
+        self._set_up()
 
     def _refuse_in_child(self) -> None:
         if self._is_copy:
@@ -125,191 +108,72 @@ class SqliteStore:
         """The file that holds it all."""
         return self._path
 
-    def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
-        """See `Store.commit`."""
-        try:
-            with self._write() as connection:
-                if IS_POSSIBLE and len(operations) > 1:
-                    answers = apply_together(connection, operations, self._clock())
-                    if answers is not None:
-                        return [*answers]
-                return [self._apply(connection, operation) for operation in operations]
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if len(operations) == 1:
-                return [error]
-            # One of them cannot be applied: find out which, and spare the others.
-            return [answer for each in operations for answer in self.commit([each])]
-
-    def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
-        """See `Store.look`."""
-        with self._read() as connection:
-            record = load(connection, identity)
-        return None if record is None else as_seen(record, self._clock(), by_retry=by_retry)
-
-    def since(self, ttl: float) -> tuple[float, float]:
-        """See `Store.since`."""
-        with self._read() as connection:
-            return load_upkeep(connection).since, self._clock()
-
     def begin(self, claim: Claim, patience: float) -> SqliteTransaction | NotBegun:
         """Open a transaction for a handler; it keeps every other writer of the file waiting."""
         self._refuse_in_child()
         return self._transactions.begin(claim, patience)
 
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        """See `Store.records`."""
-        now = self._clock()
-        query = (
-            f"{SELECT} WHERE {alive(':now')}"
-            f" AND (:state IS NULL OR {seen_state(':now')} = :state)"
-            " ORDER BY created_at LIMIT :limit"
-        )
-        values = {"now": now, "state": state.value if state else None, "limit": limit}
-        with self._read() as connection:
-            rows = connection.execute(query, values).fetchall()
-        seen = [as_seen(from_row(row), now) for row in rows]
-        return [record for record in seen if record is not None]
-
-    def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
-        """See `Store.resolve`."""
-        with self._write() as connection:
-            found = load(connection, identity)
-            decision = decide_resolve(found, outcome, self._clock(), ttl)
-            return _keep(connection, identity, found, decision) == Kept()
-
-    def forget(self, identity: Identity) -> bool:
-        """See `Store.forget`."""
-        with self._write() as connection:
-            found = load(connection, identity)
-            decision = decide_forget(found, self._clock())
-            return _keep(connection, identity, found, decision) == Kept()
-
     def sweep(
         self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
     ) -> int:
-        """See `Store.sweep`."""
-        now = self._clock()
         with self._write() as connection:
-            if clocks is None:
-                return take_step(connection, Drop(), now, limit, unknown_ttl)
-            upkeep = load_upkeep(connection)
-            step = plan_step(upkeep, clocks, now)
-            if isinstance(step, Leave):
-                return 0
-            changed = take_step(connection, step, now, limit, unknown_ttl)
-            save_upkeep(connection, after_step(upkeep, clocks, step, now, changed == limit))
-            return changed
-
-    def counts(self) -> Counts:
-        """See `Store.counts`."""
-        query = (
-            f"SELECT {seen_state(':now')} AS seen, count(*), min(created_at) FROM duet_commands"
-            f" WHERE {alive(':now')} GROUP BY seen"
-        )
-        with self._read() as connection:
-            rows = connection.execute(query, {"now": self._clock()}).fetchall()
-        return Counts(
-            **{state: number for state, number, _ in rows},
-            **{f"oldest_{state}": since for state, _, since in rows if state != "done"},
-        )
+            row = connection.execute(SQL.upkeep, {"now": self._clock()}).fetchone()
+            return self._take_step(connection.execute, row, limit, unknown_ttl, clocks)
 
     def close(self) -> None:
         """See `Store.close`. Waits for a write that is running, not for a handler's transaction."""
         self._transactions.close()
         with self._reading:
-            self._drop_reader()
+            self._reader.drop()
         if self._writing.acquire(timeout=self._patience.full):
+            self._writer.drop()
+            self._writing.release()
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
+        with self._write() as connection:
+            if IS_POSSIBLE and len(operations) > 1:
+                answers = apply_together(connection, operations, self._clock())
+                if answers is not None:
+                    return [*answers]
+            return [
+                change(connection, each.identity, partial(decide, each), self._clock())
+                for each in operations
+            ]
+
+    def _change(self, identity: Identity, decide: Decide) -> Answer:
+        with self._write() as connection:
+            return change(connection, identity, decide, self._clock())
+
+    def _fetch(self, query: str, values: dict[str, Any], *, is_long: bool = False) -> list[Any]:
+        with self._reading:
             try:
-                self._drop_writer()
-            finally:
-                self._writing.release()
+                self._refuse_in_child()
+                connection = self._reader.open()
+                return connection.execute(query, {**values, "now": self._clock()}).fetchall()
+            except sqlite3.Error as error:
+                self._reader.drop()
+                raise refusal(error, self._patience) from error
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        # A handler's transaction may hold the lock for longer than anybody should wait.
+        # A handler's transaction may hold the lock for longer than anyone should wait.
         if not self._writing.acquire(timeout=self._patience.full):
             raise unavailable(StoreFault.LOCKED)
         try:
-            yield self._open_writer()
-            assert self._writer is not None, "it is open"
-            self._writer.execute("COMMIT")
+            self._refuse_in_child()
+            connection = self._writer.open(self._lock_file)
+            yield connection
+            connection.execute("COMMIT")
         except BaseException as error:
-            self._drop_writer()
+            self._writer.drop()
             if is_fault(error):
-                if is_busy(error):
-                    self._patience.lose()
-                raise refusal(error) from error
+                raise refusal(error, self._patience) from error
             raise
         finally:
             self._writing.release()
 
-    def _open_writer(self) -> sqlite3.Connection:
-        """Give the connection that writes, with the file's write lock taken."""
-        self._refuse_in_child()
-        for _ in range(2):
-            if self._writer is not None and which(self._path) != self._written:
-                self._drop_writer()
-            if self._writer is None:
-                self._writer = open_file(self._path, self._patience.seconds, self._clock)
-                self._written = which(self._path)
-            self._writer.execute("BEGIN IMMEDIATE")
-            if self._patience.seconds < self._patience.full:
-                self._patience.recover()
-                self._writer.execute(f"PRAGMA busy_timeout = {int(self._patience.full * 1000)}")
-            if has_tables(self._writer):
-                return self._writer
-            self._drop_writer()  # the next one makes them again
-        raise unavailable(StoreFault.NO_TABLES)
-
-    def _open_reader(self) -> sqlite3.Connection:
-        self._refuse_in_child()
-        for _ in range(2):
-            if self._reader is not None and which(self._path) != self._read_from:
-                self._drop_reader()
-            if self._reader is None:
-                self._reader = open_file(self._path, self._patience.seconds, self._clock)
-                self._read_from = which(self._path)
-            if has_tables(self._reader):
-                return self._reader
-            self._drop_reader()
-        raise unavailable(StoreFault.NO_TABLES)
-
-    @contextmanager
-    def _read(self) -> Iterator[sqlite3.Connection]:
-        with self._reading:
-            try:
-                yield self._open_reader()
-            except sqlite3.Error as error:
-                self._drop_reader()
-                if is_busy(error):
-                    self._patience.lose()
-                raise refusal(error) from error
-
-    def _drop_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _apply(self, connection: sqlite3.Connection, operation: Operation) -> Answer:
-        found = load(connection, operation.identity)
-        since = since_for(connection, operation)
-        decision = decide(operation, found, self._clock(), since)
-        return _keep(connection, operation.identity, found, decision)
-
-
-def _keep(
-    connection: sqlite3.Connection, identity: Identity, found: Record | None, decision: Decision
-) -> Answer:
-    if decision.record is None:
-        if found is not None:
-            delete(connection, identity)
-    elif decision.record is not found:
-        save(connection, decision.record)
-    return decision.answer
+    def _lock_file(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        if self._patience.seconds < self._patience.full:
+            self._patience.recover()
+            connection.execute(f"PRAGMA busy_timeout = {int(self._patience.full * 1000)}")

@@ -11,25 +11,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from duet_rpc.errors import OutcomeUnknown, UsageError
+from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import Claim, Claimed, Record, State, decide_claim, finished
 from duet_rpc.ledger.stores.base import NotBegun
 from duet_rpc.ledger.stores.sqlite.file import (
+    FileConnection,
     Patience,
-    has_tables,
     is_busy,
     is_fault,
     load,
-    open_file,
     refusal,
     save,
-    since_for,
-    which,
 )
 
 _FENCE = "duet_fence"
@@ -58,7 +56,7 @@ class _Cursor(sqlite3.Cursor):
 
 
 class GuardedConnection(sqlite3.Connection):
-    """A connection whose transaction belongs to somebody else."""
+    """A connection whose transaction is the ledger's."""
 
     lent = False
     """A handler has it: the transaction must not end."""
@@ -135,7 +133,7 @@ class GuardedConnection(sqlite3.Connection):
 
 
 class HandlerTransactions:
-    """Lends the one connection for handlers, to whoever holds the lock that writers queue at."""
+    """Lends the one connection for handlers, to the one with the lock that writers queue at."""
 
     def __init__(
         self,
@@ -145,13 +143,12 @@ class HandlerTransactions:
         prepare: Callable[[sqlite3.Connection], object] | None,
         writing: threading.Lock,
     ):
-        self._path = path
         self._clock = clock
         self._patience = patience
         self._prepare = prepare
         self._writing = writing
-        self._file = which(path)
-        self._connection: GuardedConnection | None = None
+        self._file = FileConnection(path, clock, patience, GuardedConnection, self._make_ready)
+        self._aside = FileConnection(path, clock, patience, sqlite3.Connection)
         self._factories: tuple[Any, Any] = (None, str)
         self._closed = False
 
@@ -161,30 +158,23 @@ class HandlerTransactions:
         if not self._writing.acquire(timeout=max(patience, 0.0)):
             raise unavailable(StoreFault.LOCKED)
         try:
-            connection = self._open()
-            self._lock_file(connection, give_up)
-            if not has_tables(connection):
-                self._drop()
-                connection = self._open()
-                self._lock_file(connection, give_up)
-            found = load(connection, claim.identity)
-            since = since_for(connection, claim)
-            answer, record = decide_claim(claim, found, self._clock(), since)
+            self._closed = False
+            connection = self._file.open(partial(self._lock_file, give_up))
+            found = load(connection, claim.identity, self._clock())
+            answer, record = decide_claim(claim, *found)
             if isinstance(answer, Claimed):
                 assert record is not None, "a claim leaves a record"
                 connection.execute(f"SAVEPOINT {_FENCE} {_OURS}")
                 connection.lent = True
                 connection.row_factory, connection.text_factory = self._factories
                 return SqliteTransaction(self, connection, record)
-            if record is not None and record is not found:
+            if record is not None and record is not found[0]:
                 save(connection, record)
             connection.execute(f"COMMIT {_OURS}")
         except BaseException as error:
             self.take_back(broken=True)
             if is_fault(error):
-                if is_busy(error):
-                    self._patience.lose()
-                raise refusal(error) from error
+                raise refusal(error, self._patience) from error
             raise
         self.take_back()
         return answer  # type: ignore[return-value]  # a claim has no owner's answer
@@ -192,7 +182,7 @@ class HandlerTransactions:
     def take_back(self, *, broken: bool = False) -> None:
         """End the loan: the connection is free for the next handler, or thrown away."""
         if broken or self._closed:
-            self._drop()
+            self._file.drop()
         self._writing.release()
 
     def finish(self, record: Record, outcome: bytes, ttl: float) -> Record:
@@ -201,11 +191,14 @@ class HandlerTransactions:
 
     def look_again(self, record: Record) -> Record | None:
         """Read a record by a connection that had no part in what went wrong."""
-        connection = open_file(self._path, self._patience.seconds, self._clock)
         try:
-            return load(connection, record.identity)
+            return load(self._aside.open(), record.identity, self._clock())[0]
         finally:
-            connection.close()
+            self._aside.drop()
+
+    def refuse(self, error: BaseException) -> StoreUnavailable:
+        """Say what a fault means to a caller."""
+        return refusal(error, self._patience)
 
     def close(self) -> None:
         """Close the connection, now or when the handler that has it is done."""
@@ -213,31 +206,15 @@ class HandlerTransactions:
         if self._writing.acquire(timeout=0.0):
             self.take_back()
 
-    def _drop(self) -> None:
-        if self._connection is not None:
-            sqlite3.Connection.close(self._connection)
-            self._connection = None
+    def _make_ready(self, connection: GuardedConnection) -> None:
+        connection.watch()
+        if self._prepare is not None:
+            self._prepare(connection)
+        self._factories = connection.row_factory, connection.text_factory
 
-    def _open(self) -> GuardedConnection:
-        self._closed = False
-        if which(self._path) != self._file:
-            self._drop()
-        if self._connection is None:
-            connection = open_file(
-                self._path, self._patience.seconds, self._clock, GuardedConnection
-            )
-            assert isinstance(connection, GuardedConnection), "the factory makes them"
-            connection.watch()
-            if self._prepare is not None:
-                self._prepare(connection)
-            self._factories = connection.row_factory, connection.text_factory
-            self._connection = connection
-            self._file = which(self._path)
-        self._connection._depth = 0
-        self._connection.row_factory, self._connection.text_factory = None, str
-        return self._connection
-
-    def _lock_file(self, connection: GuardedConnection, give_up: float) -> None:
+    def _lock_file(self, give_up: float, connection: GuardedConnection) -> None:
+        connection._depth = 0
+        connection.row_factory, connection.text_factory = None, str
         # SQLite waits ever longer between its tries; short waits in a loop find the moment when
         # another process commits the very command that is asked for.
         connection.execute("PRAGMA busy_timeout = 20")
@@ -310,12 +287,11 @@ class SqliteTransaction:
 
     def _what_happened(self, error: BaseException) -> bytes:
         # A disk that fails in a commit may have kept it; what the file says after recovery holds.
-        if is_busy(error):
-            raise refusal(error) from error
-        try:
-            record = self._transactions.look_again(self._record)
-        except sqlite3.Error:
-            raise OutcomeUnknown() from error
-        if record is not None and record.state is State.DONE and record.outcome is not None:
-            return record.outcome
-        raise refusal(error) from error
+        if not is_busy(error):
+            try:
+                record = self._transactions.look_again(self._record)
+            except (sqlite3.Error, StoreUnavailable):
+                raise OutcomeUnknown() from error
+            if record is not None and record.state is State.DONE and record.outcome is not None:
+                return record.outcome
+        raise self._transactions.refuse(error) from error
