@@ -227,7 +227,7 @@ LEDGER_FORKS = """
 import os, sys, threading
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.ledger import Ledger, open_store
-from duet_rpc.ledger.running import Ran
+from duet_rpc.ledger.execution import Ran
 from tests.ledger.commands import command
 from tests.ledger.hangs import end_if_it_hangs
 
