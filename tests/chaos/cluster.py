@@ -198,7 +198,7 @@ class Cluster:
                     found[run.id] = run._replace(ended=note["at"], failed=note["failed"])
         return list(found.values())
 
-    def late_hearts(self) -> list[Fault]:
+    def late_heartbeats(self) -> list[Fault]:
         """Collect the leases that were lost because something was slow."""
         return [
             Fault("late", server.name, note["began"], note["at"])

@@ -59,7 +59,7 @@ class Script:
             calls=self.first.calls + self.second.calls,
             runs=self.cluster.runs(),
             effects=self.cluster.effects(),
-            faults=self.cluster.faults + self.cluster.late_hearts(),
+            faults=self.cluster.faults + self.cluster.late_heartbeats(),
         )
 
 

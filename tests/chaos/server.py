@@ -146,7 +146,7 @@ def notes_to(path: str, server: str) -> Note:
     return note
 
 
-def note_late_hearts(note: Note, lease: float) -> None:
+def note_late_heartbeats(note: Note, lease: float) -> None:
     """Note when a lease is lost because the states or the store is slow: that is a fault too."""
     renew_together, drop = Heartbeat._renew_together, Heartbeat.drop
 
@@ -268,7 +268,7 @@ def _tear_postgres(between: Callable[[], None]) -> None:
 def main(settings: dict[str, Any]) -> None:
     note = notes_to(settings["events"], settings["name"])
     lease: float = settings["lease"]
-    note_late_hearts(note, lease)
+    note_late_heartbeats(note, lease)
     is_first = settings["name"] == "s0"
     service = plain_service(note, is_first)
     url: str = settings["url"]

@@ -182,7 +182,7 @@ class Storm:
             calls=[call for caller in self._callers for call in caller.calls],
             runs=self.cluster.runs(),
             effects=self.cluster.effects(),
-            faults=self.cluster.faults + self.cluster.late_hearts(),
+            faults=self.cluster.faults + self.cluster.late_heartbeats(),
         )
 
     # Clients.
@@ -231,7 +231,7 @@ class Storm:
         # A transaction on SQLite keeps every other writer waiting.
         lasts = 0.03 if promise is Promise.TRANSACTIONAL else 0.15
         if promise is not Promise.TRANSACTIONAL and draw.random() < 0.05:
-            lasts = self.cluster.lease  # the heart has to keep the lease
+            lasts = self.cluster.lease  # the heartbeat has to keep the lease
         return Order(
             method,
             f"{self.seed}-{value}",

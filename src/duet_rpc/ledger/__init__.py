@@ -37,30 +37,22 @@ __all__ = [
 ]
 
 # A service without commands pays for none of this when it starts.
-_LAZY = {
-    "Capabilities": "stores.base",
-    "Command": "states",
-    "Counts": "stores.base",
-    "Ending": "execution",
-    "Identity": "states",
-    "Ledger": "ledger",
-    "MemoryStore": "stores.memory",
-    "PostgresStore": "stores.postgres.store",
-    "Promise": "states",
-    "Ran": "execution",
-    "Record": "states",
-    "RedisStore": "stores.redis.store",
-    "Run": "execution",
-    "SqliteStore": "stores.sqlite.store",
-    "State": "states",
-    "Store": "stores.base",
-    "open_store": "stores.base",
+_HOMES = {
+    "execution": ("Ending", "Ran", "Run"),
+    "ledger": ("Ledger",),
+    "states": ("Command", "Identity", "Promise", "Record", "State"),
+    "stores.base": ("Capabilities", "Counts", "Store", "open_store"),
+    "stores.memory": ("MemoryStore",),
+    "stores.postgres.store": ("PostgresStore",),
+    "stores.redis.store": ("RedisStore",),
+    "stores.sqlite.store": ("SqliteStore",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+            return getattr(import_module(f".{home}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ import time
 from msgspec import Struct
 
 from duet_rpc.errors import StoreUnavailable
+from duet_rpc.ledger.background import BackgroundThread
 from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.group import MAX_GROUP, Group
 from duet_rpc.ledger.states import Fenced, Finish, Identity, Kept, Operation, Renew
@@ -54,29 +55,20 @@ class Lease(Struct, eq=False):
         return {"duet_rpc": fields}
 
 
-class Heartbeat:
+class Heartbeat(BackgroundThread):
     """Renews the leases of running commands at a third of their length."""
 
+    NAME = "duet-ledger"
+
     def __init__(self, store: Store, group: Group, settings: Settings):
+        super().__init__()
         self._store = store
         self._group = group
         self._settings = settings
-        self._lock = threading.Lock()
         self._leases: set[Lease] = set()
         self._owed: dict[Identity, list[Operation]] = {}
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
         self._wake = threading.Event()
         self._is_down = False
-
-    def start(self) -> None:
-        """Start the thread, if it does not run yet."""
-        if self._thread is not None:
-            return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="duet-ledger", daemon=True)
-                self._thread.start()
 
     def keep(self, lease: Lease) -> None:
         """Renew a lease from now on."""
@@ -116,9 +108,7 @@ class Heartbeat:
         """End the thread; what is owed is tried once more. Idempotent."""
         self._stop.set()
         self._wake.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=2.0)
+        super().close()
 
     def _run(self) -> None:
         # Two looks in a third of the lease: no lease is ever older than that when it is renewed.

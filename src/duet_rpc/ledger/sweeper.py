@@ -10,11 +10,11 @@ It has a thread of its own, so that no lease is renewed late because the store i
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
 from duet_rpc.errors import StoreUnavailable
+from duet_rpc.ledger.background import BackgroundThread
 from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.stores.base import Store
 from duet_rpc.ledger.upkeep import Clocks
@@ -33,8 +33,10 @@ REST = 9
 """How many times as long as a step takes it rests before the next."""
 
 
-class Sweeper:
+class Sweeper(BackgroundThread):
     """Sweeps a store in the background."""
+
+    NAME = "duet-sweep"
 
     def __init__(
         self,
@@ -44,23 +46,12 @@ class Sweeper:
         unknown_ttl: float,
         monotonic: Callable[[], float] = time.monotonic,
     ):
+        super().__init__()
         self._store = store
         self._every = min(AT_MOST_EVERY, ttl / SHARE, unknown_ttl / SHARE)
         self._clocks = Clocks(name, self._every / 2, unknown_ttl, ttl)
         self._monotonic = monotonic
         self._rows = SWEEP_ROWS
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-
-    def start(self) -> None:
-        """Start the thread, if it does not run yet."""
-        if self._thread is not None:
-            return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="duet-sweep", daemon=True)
-                self._thread.start()
 
     def step(self) -> bool:
         """Take one step; tell whether there may be more to do. Raises `StoreUnavailable`."""
@@ -75,13 +66,6 @@ class Sweeper:
         elif changed >= rows and took < QUICK:
             self._rows = min(rows * 2, MOST_ROWS)
         return changed >= rows
-
-    def close(self) -> None:
-        """End the thread, after the step that it is in. Idempotent."""
-        self._stop.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=2.0)
 
     def _run(self) -> None:
         # Not at once: the first command need not wait for it. Until then, no time is seen to pass.

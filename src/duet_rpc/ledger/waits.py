@@ -8,7 +8,6 @@ waits for another run they suspend it, and give the caller a `Wait`.
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from inspect import isawaitable
 from typing import Any, TypeVar
 
 from duet_rpc.ledger.group import Group
@@ -95,6 +94,6 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 async def do(value: Awaitable[T] | T) -> T:
     """Wait for what an asynchronous driver returns; hand on what a blocking one does."""
-    if isawaitable(value):
+    if isinstance(value, Awaitable):
         return await value
     return value

@@ -68,13 +68,10 @@ class StoreTransaction(Protocol):
     With a driver that waits on an event loop the methods return awaitables.
     """
 
-    @property
-    def connection(self) -> Any:
-        """The handler's database connection."""
-
-    @property
-    def token(self) -> int:
-        """The fencing token of this run."""
+    connection: Any
+    """The handler's database connection."""
+    token: int
+    """The fencing token of this run."""
 
     def commit(self, outcome: bytes, ttl: float) -> Awaitable[bytes | None] | bytes | None:
         """Commit the effects and the outcome together.

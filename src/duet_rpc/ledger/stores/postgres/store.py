@@ -119,7 +119,6 @@ class PostgresStore(SqlStore):
         self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
     def begin(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
-        """See `Store.begin`."""
         self._prepare()
         try:
             return drive(begin(self._lent, claim, patience))
@@ -128,7 +127,6 @@ class PostgresStore(SqlStore):
             return drive(begin(self._lent, claim, patience))
 
     async def begin_async(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
-        """See `Store.begin`."""
         if not self._is_ready:
             await asyncio.to_thread(self._prepare)
         loop = asyncio.get_running_loop()
@@ -159,7 +157,6 @@ class PostgresStore(SqlStore):
         return self._on_connection(step, timeouts=_LONG)
 
     def close(self) -> None:
-        """See `Store.close`."""
         self._breaker.close()
         for pool in (self._own, self._lent, *self._on_loops.values()):
             pool.close()

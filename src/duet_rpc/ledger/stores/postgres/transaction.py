@@ -14,7 +14,7 @@ from psycopg import errors
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import Busy, Claim, Claimed, Finish, Replay, decide_claim
-from duet_rpc.ledger.stores.base import NotBegun
+from duet_rpc.ledger.stores.base import NotBegun, StoreTransaction
 from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, is_fault, refusal
 from duet_rpc.ledger.stores.postgres.statements import SQL, statement, swap
 from duet_rpc.ledger.stores.sql import load_row
@@ -25,8 +25,8 @@ _LOOKS, _LOOK_PAUSE = 2, 0.5
 enough for a server to restart."""
 
 
-class PostgresTransaction:
-    """The open transaction of one handler; see `StoreTransaction`."""
+class PostgresTransaction(StoreTransaction):
+    """The open transaction of one handler, with either driver."""
 
     def __init__(self, pool: Pool, connection: Any, claim: Claim, token: int):
         self._pool = pool
@@ -35,15 +35,12 @@ class PostgresTransaction:
         self.token = token
 
     async def commit(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `StoreTransaction.commit`."""
         return await self._end("RELEASE SAVEPOINT duet_fence", outcome, ttl)
 
     async def reject(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `StoreTransaction.reject`."""
         return await self._end("ROLLBACK TO SAVEPOINT duet_fence", outcome, ttl)
 
     async def rollback(self) -> None:
-        """See `StoreTransaction.rollback`."""
         connection = self.connection
         connection.deadline = time.monotonic() + self._pool.timeout
         try:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
 from duet_rpc.ledger.faults import StoreFault, unavailable
 from duet_rpc.ledger.states import Claim, Claimed, Record, State, decide_claim, finished
-from duet_rpc.ledger.stores.base import NotBegun
+from duet_rpc.ledger.stores.base import NotBegun, StoreTransaction
 from duet_rpc.ledger.stores.sqlite.file import (
     FileConnection,
     Patience,
@@ -231,31 +231,24 @@ class HandlerTransactions:
         connection.execute(f"PRAGMA busy_timeout = {int(self._patience.full * 1000)}")
 
 
-class SqliteTransaction:
-    """The open transaction of one handler; see `StoreTransaction`."""
+class SqliteTransaction(StoreTransaction):
+    """The open transaction of one handler."""
 
     def __init__(
         self, transactions: HandlerTransactions, connection: GuardedConnection, record: Record
     ):
         self._transactions = transactions
         self.connection = connection
+        self.token = record.token
         self._record = record
 
-    @property
-    def token(self) -> int:
-        """The fencing token of this run."""
-        return self._record.token
-
     def commit(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `StoreTransaction.commit`."""
         return self._end(f"RELEASE {_FENCE}", outcome, ttl)
 
     def reject(self, outcome: bytes, ttl: float) -> bytes | None:
-        """See `StoreTransaction.reject`."""
         return self._end(f"ROLLBACK TO {_FENCE}", outcome, ttl)
 
     def rollback(self) -> None:
-        """See `StoreTransaction.rollback`."""
         broken = True
         self.connection.lent = False
         try:

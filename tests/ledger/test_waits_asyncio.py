@@ -18,9 +18,8 @@ from tests.ledger.commands import (
     command,
     never,
 )
-from tests.ledger.test_ledger import EVERY_PROMISE, Failing, MakeLedger
+from tests.ledger.support import EVERY_PROMISE, Failing, MakeLedger, every_promise
 
-every_promise = pytest.mark.parametrize("kind, promise", EVERY_PROMISE, indirect=["kind"])
 memory = pytest.mark.parametrize("kind", ["memory"], indirect=True)
 PATIENCE = 45.0
 
@@ -189,7 +188,7 @@ async def test_a_handler_cancelled_from_within_is_cut_off(make_ledger: MakeLedge
 
 
 @memory
-async def test_a_flight_cancelled_before_its_first_step_lands(ledger: Ledger) -> None:
+async def test_an_execution_cancelled_before_its_first_step_is_settled(ledger: Ledger) -> None:
     caller = asyncio.create_task(ledger.run_async(command(), Paused()))
     await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
