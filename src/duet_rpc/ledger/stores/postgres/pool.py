@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from duet_rpc.errors import StoreUnavailable, UsageError
@@ -227,6 +228,24 @@ class Pool:
                 raise refusal(error) from error
             raise
         return connection
+
+
+def connect_options(url: str, timeout: float) -> dict[str, Any]:
+    """Say how long a connection may take, and a network swallow what we send."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        # Its text quotes the URL, and may hold a password.
+        raise UsageError("this is no PostgreSQL URL; write postgresql://user@host/db") from None
+    seconds = max(int(timeout), 2)  # the least that libpq takes
+    options = {
+        "connect_timeout": seconds,
+        "tcp_user_timeout": int(timeout * 1000),
+        "keepalives_idle": seconds * 6,
+        "keepalives_interval": seconds,
+        "keepalives_count": 3,
+    }
+    return {name: value for name, value in options.items() if name not in given}
 
 
 def dispose(connection: Any) -> None:

@@ -18,7 +18,7 @@ from duet_rpc.ledger.states import (
     must_have_record,
     remembers,
 )
-from duet_rpc.ledger.stores.sql import COLUMNS, Statements, add_upkeep, schema, to_row
+from duet_rpc.ledger.stores.sql import COLUMNS, Statements, add_upkeep, refuse_newer, schema, to_row
 
 Statement = tuple[str, Sequence[Any]]
 """A query with `%s` for each value, and its values."""
@@ -67,8 +67,10 @@ _SWAP = f"""
 _DROP = f"DELETE FROM duet_commands WHERE {_IS_THE_OLD}"
 
 _LONGER_THAN_ANY = 1e12
+_ADVISORY_LOCK = 0x64756574
+"""Keeps two processes from migrating at once: "duet" as a number."""
 
-MIGRATIONS = (
+_MIGRATIONS = (
     (
         schema(blob="bytea", integer="bigint", real="float8", suffix=""),
         "CREATE INDEX duet_commands_expire ON duet_commands (expires_at)",
@@ -119,3 +121,27 @@ def swap(old: Record | None, new: Record | None) -> Statement:
         return _PUT, to_row(new)
     same = *old.identity, old.token, old.owner, old.state.value, old.lease_until, old.expires_at
     return (_DROP, same) if new is None else (_SWAP, (*to_row(new), *same))
+
+
+def _is_missing(connection: Any, table: str) -> bool:
+    [(found,)] = connection.execute("SELECT to_regclass(%s)", (table,)).fetchall()
+    return found is None
+
+
+def migrate(line: Any) -> None:
+    with line.transaction():
+        line.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+        version = 0
+        if _is_missing(line, "duet_schema"):
+            line.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
+            line.execute("INSERT INTO duet_schema VALUES (0)")
+            version = 1  # unless the other table is missing too
+        else:
+            [(version,)] = line.execute("SELECT version FROM duet_schema").fetchall()
+        refuse_newer(version, len(_MIGRATIONS))
+        if _is_missing(line, "duet_commands"):
+            version = 0  # dropped, whatever the version says
+        for statements in _MIGRATIONS[version:]:
+            for each in statements:
+                line.execute(each)
+            line.execute("UPDATE duet_schema SET version = %s", (len(_MIGRATIONS),))

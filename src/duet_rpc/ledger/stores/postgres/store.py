@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary, finalize
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
@@ -47,24 +46,17 @@ from duet_rpc.ledger.stores.postgres.pool import (
     Pool,
     ServerSilent,
     ThreadLimit,
+    connect_options,
     dispose,
     is_fault,
     refusal,
 )
-from duet_rpc.ledger.stores.postgres.statements import (
-    LOCK_UPKEEP,
-    MIGRATIONS,
-    SQL,
-    statement,
-    swap,
-)
+from duet_rpc.ledger.stores.postgres.statements import LOCK_UPKEEP, SQL, migrate, statement, swap
 from duet_rpc.ledger.stores.postgres.transaction import PostgresTransaction, begin
-from duet_rpc.ledger.stores.sql import SqlStore, load_row, refuse_newer
+from duet_rpc.ledger.stores.sql import SqlStore, load_row
 from duet_rpc.ledger.upkeep import Clocks
 from duet_rpc.ledger.waits import drive
 
-_ADVISORY_LOCK = 0x64756574
-"""Keeps two processes from migrating at once: "duet" as a number."""
 _OWN_CONNECTIONS = 4
 _LONG = 10
 """How many timeouts a statement may take that goes over the whole table."""
@@ -100,7 +92,7 @@ class PostgresStore(SqlStore):
         if timeout <= 0:
             raise UsageError(f"timeout is {timeout!r}; give the seconds that a server may take")
         self._url = url.replace("postgres://", "postgresql://", 1)
-        self._options = _options(self._url, timeout)
+        self._options = connect_options(self._url, timeout)
         self._max_transactions = max_transactions
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -111,11 +103,11 @@ class PostgresStore(SqlStore):
         # Below the timeout: a lock that others hold is no silence.
         settings = f"; SET lock_timeout = {max(int(timeout * 800), 1)}"
         self._own = self._pool(
-            self._connector(PipelineConnection, client_encoding="utf8"),
+            partial(PipelineConnection.connect, client_encoding="utf8"),
             ThreadLimit(_OWN_CONNECTIONS),
             settings,
         )
-        self._lent = self._pool(self._connector(LentConnection), ThreadLimit(max_transactions))
+        self._lent = self._pool(LentConnection.connect, ThreadLimit(max_transactions))
         self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
     def begin(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
@@ -135,7 +127,7 @@ class PostgresStore(SqlStore):
             for ended in [each for each in self._on_loops if each.is_closed()]:
                 self._on_loops.pop(ended).close()
             limit = LoopLimit(self._max_transactions)
-            pool = self._on_loops[loop] = self._pool(self._connector(AsyncLentConnection), limit)
+            pool = self._on_loops[loop] = self._pool(AsyncLentConnection.connect, limit)
             # Connections do not outlive the loop that they were made on.
             finalize(loop, pool.close)
         try:
@@ -161,11 +153,8 @@ class PostgresStore(SqlStore):
         for pool in (self._own, self._lent, *self._on_loops.values()):
             pool.close()
 
-    def _connector(self, kind: Any, **more: Any) -> Callable[[], Any]:
-        options = {**self._options, **more}
-        return lambda: kind.connect(self._url, autocommit=True, **options)
-
-    def _pool(self, connect: Callable[[], Any], limit: Any, settings: str = "") -> Pool:
+    def _pool(self, connect: Callable[..., Any], limit: Any, settings: str = "") -> Pool:
+        connect = partial(connect, self._url, autocommit=True, **self._options)
         return Pool(connect, limit, self._breaker, self._timeout, settings)
 
     def _commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
@@ -227,7 +216,7 @@ class PostgresStore(SqlStore):
         until = time.monotonic() + self._timeout / 2
         try:
             line = PipelineConnection.connect(
-                self._url, autocommit=True, **_options(self._url, self._timeout / 2)
+                self._url, autocommit=True, **connect_options(self._url, self._timeout / 2)
             )
         except psycopg.Error as error:
             raise refusal(error) from error
@@ -257,7 +246,7 @@ class PostgresStore(SqlStore):
             return
         with self._lock:
             if not self._is_ready:
-                self._try_twice(_migrate)
+                self._try_twice(migrate)
                 self._is_ready = True
 
 
@@ -272,24 +261,6 @@ class _InDoubt:
 
 _WITH_A_MEANING = (errors.LockNotAvailable, errors.UndefinedTable)
 """Errors of the server that the callers of a connection know what to do about."""
-
-
-def _options(url: str, timeout: float) -> dict[str, Any]:
-    """Say how long a connection may take, and a network swallow what we send."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        # Its text quotes the URL, and may hold a password.
-        raise UsageError("this is no PostgreSQL URL; write postgresql://user@host/db") from None
-    seconds = max(int(timeout), 2)  # the least that libpq takes
-    options = {
-        "connect_timeout": seconds,
-        "tcp_user_timeout": int(timeout * 1000),
-        "keepalives_idle": seconds * 6,
-        "keepalives_interval": seconds,
-        "keepalives_count": 3,
-    }
-    return {name: value for name, value in options.items() if name not in given}
 
 
 def _apply(
@@ -324,26 +295,3 @@ def _change(identity: Identity, decide: Decide, connection: PipelineConnection) 
         lambda found, kept, now: connection.execute(*swap(found, kept)).rowcount == 1,
         decide,
     )
-
-
-def _is_missing(line: PipelineConnection, table: str) -> bool:
-    return line.execute("SELECT to_regclass(%s)", (table,)).fetchall() == [(None,)]
-
-
-def _migrate(line: PipelineConnection) -> None:
-    with line.transaction():
-        line.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
-        version = 0
-        if _is_missing(line, "duet_schema"):
-            line.execute("CREATE TABLE duet_schema (version integer NOT NULL)")
-            line.execute("INSERT INTO duet_schema VALUES (0)")
-            version = 1  # unless the other table is missing too
-        else:
-            [(version,)] = line.execute("SELECT version FROM duet_schema").fetchall()
-        refuse_newer(version, len(MIGRATIONS))
-        if _is_missing(line, "duet_commands"):
-            version = 0  # dropped, whatever the version says
-        for statements in MIGRATIONS[version:]:
-            for each in statements:
-                line.execute(each)
-            line.execute("UPDATE duet_schema SET version = %s", (len(MIGRATIONS),))
