@@ -158,7 +158,6 @@ SAME_NAME = {
     "Client": "the two faces of one client: `duet_rpc.Client` and `duet_rpc.blocking.Client`",
     "Batch": "still to be renamed",
     "Fault": "still to be renamed",
-    "Gate": "still to be renamed",
     "Guest": "still to be renamed",
     "Handler": "still to be renamed",
     "Ledger": "still to be renamed",

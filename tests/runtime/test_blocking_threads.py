@@ -15,7 +15,7 @@ import pytest
 
 from duet_rpc import Service, testing
 from duet_rpc.blocking import Client
-from duet_rpc.client.replies import Gate
+from duet_rpc.client.interrupts import Turnstile
 from duet_rpc.engine.connection import Connection
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from tests.runtime.faces import PATIENCE, Peer, Scripted, framed
@@ -88,7 +88,7 @@ def test_sixteen_threads_with_random_timeouts() -> None:
         stats = client.stats
         assert stats.pending == 0 and stats.timeouts == sum(timeouts)
         assert sum(answers) + sum(timeouts) == 16 * 60 == stats.calls
-        assert client._line.leader is None and not client._line.waiting
+        assert client._shared.lead.leader is None and not client._shared.lead.waiting
 
 
 def test_the_lead_is_passed_on_when_the_leader_times_out() -> None:
@@ -188,13 +188,13 @@ def test_closing_sends_nothing_although_the_turn_of_a_call_has_come() -> None:
 
 def test_whoever_is_passed_the_lead_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one whose call another thread has sent, and that runs as soon as its gate is open."""
-    open_gate = Gate.open
+    open_gate = Turnstile.open
 
-    def open_and_switch(gate: Gate) -> None:
+    def open_and_switch(gate: Turnstile) -> None:
         open_gate(gate)
         time.sleep(0.001)  # stands for a switch of threads right there
 
-    monkeypatch.setattr(Gate, "open", open_and_switch)
+    monkeypatch.setattr(Turnstile, "open", open_and_switch)
     with testing.connect_blocking(make_service(), timeout=None) as client:
 
         def work(number: int) -> None:
@@ -469,7 +469,8 @@ for thread in threads:
 assert not any(thread.is_alive() for thread in threads), "a call hangs"
 assert not failures, failures
 assert client.call("add", [1, 2]) == 3
-assert client._line.leader is None and not client._line.waiting and not client._line._handed_in
+shared = client._shared
+assert shared.lead.leader is None and not shared.lead.waiting and not shared._handed_in
 client.close()
 """
 

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from duet_rpc.client.batch import BatchSender
 from duet_rpc.client.core import ClientCore
 from duet_rpc.client.options import CheckedOptions, ClientOptions
-from duet_rpc.client.proxies import Calling, make_proxy
+from duet_rpc.client.proxies import make_proxy
 from duet_rpc.client.sender import Sender
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
@@ -32,7 +32,7 @@ from duet_rpc.wire.framing import framing as make_framing
 P = TypeVar("P")
 
 
-class BaseClient(Sender, Calling):
+class BaseClient(Sender):
     """One client, however it waits."""
 
     def __init__(self, opener: Opener, **options: Unpack[ClientOptions]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 from duet_rpc.client.base import BaseClient
 from duet_rpc.client.batch import BaseBatch
 from duet_rpc.client.blocking_host import BlockingHost
+from duet_rpc.client.interrupts import hold
 from duet_rpc.client.options import (
     CallOptions,
     ClientOptions,
@@ -24,7 +25,7 @@ from duet_rpc.client.options import (
 )
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.client.sender import ArrayCall
-from duet_rpc.client.shared import Line
+from duet_rpc.client.shared import SharedConnection
 from duet_rpc.client.stats import ClientStats
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError
@@ -53,11 +54,11 @@ class Client(BaseClient):
     def __init__(self, opener: Opener, **options: Unpack[ClientOptions]) -> None:
         super().__init__(opener, **options)
         self._opening = threading.RLock()
-        self._line = Line(self._dispatcher.log)
+        self._shared = SharedConnection(self._dispatcher.log)
 
     @property
     def _host(self) -> BlockingHost | None:
-        return self._line.host
+        return self._shared.host
 
     def __enter__(self) -> "Client":
         self.open()
@@ -71,61 +72,52 @@ class Client(BaseClient):
         self._open(None)
 
     def _open(self, patience: float | None) -> None:
-        line, begun = self._line, time.monotonic()
-        interruption: BaseException | None = None
-        if line.is_copy:
+        shared = self._shared
+        until = inf if patience is None else time.monotonic() + patience
+        if shared.is_copy:
             raise UsageError(FORKED)
-        tell_in_child(line)
-        try:
-            if not self._opening.acquire(timeout=-1 if patience is None else max(0.0, patience)):
-                raise line.too_late()
-            if line.closed:
-                raise UsageError("this client is closed; make a new one")
-            if line.host is not None:
+        tell_in_child(shared)
+        if not hold(self._opening, patience, lambda: self._connect(until)):
+            raise shared.too_late()
+
+    def _connect(self, until: float) -> None:
+        shared = self._shared
+        if shared.closed:
+            raise UsageError("this client is closed; make a new one")
+        if shared.host is not None:
+            return
+        left = None if until == inf else max(0.001, until - time.monotonic())
+        link = self._opener.open(left)
+        with shared.lock:
+            if not shared.closed:
+                self._attach(link)
                 return
-            if patience is not None:
-                patience = max(0.001, patience - (time.monotonic() - begun))
-            link = self._opener.open(patience)
-            with line.lock:
-                if not line.closed:
-                    self._attach(link)
-                    return
-            link.end()
-            raise ConnectionLost("the client was closed while it connected")
-        finally:
-            while True:  # Ctrl-C may come here too, and then nobody else could ever connect
-                try:
-                    if self._opening._is_owned():  # type: ignore[attr-defined]
-                        self._opening.release()
-                    break
-                except BaseException as error:
-                    interruption = error
-            if interruption is not None:
-                raise interruption
+        link.end()
+        raise ConnectionLost("the client was closed while it connected")
 
     def _attach(self, link: Link) -> None:
-        line = self._line
-        line.counted.connects += 1
+        shared = self._shared
+        shared.counted.connects += 1
         host = BlockingHost(
-            line,
+            shared,
             link,
             self._dispatcher,
             self._make_framing(),
-            self._describe(link, line.counted.connects),
+            self._describe(link, shared.counted.connects),
             patience=self._timeout,
         )
-        line.host = host
+        shared.host = host
         if self._options.service is not None:
-            line.serve_always(ThreadReply(line, "", self._core.expect(Any, None)))
+            shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
 
     def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
-        self._line.close()
+        self._shared.close()
 
     @property
     def stats(self) -> ClientStats:
         """What happened so far."""
-        return self._line.stats
+        return self._shared.stats
 
     # Calls.
 
@@ -222,21 +214,21 @@ class Client(BaseClient):
         return self._ask(method, params, expected)
 
     def _ask(self, method: str, params: bytes | None, expected: Expected) -> Any:
-        reply = ThreadReply(self._line, method, expected)
-        while not self._line.ask(reply, params):
+        reply = ThreadReply(self._shared, method, expected)
+        while not self._shared.ask(reply, params):
             self._reopen(reply)
         return reply.outcome()
 
     def request(self, method: str, params: bytes | None, expected: Expected) -> ThreadReply:
         """Send one call on the connection that is there, or on a new one."""
-        reply = ThreadReply(self._line, method, expected)
-        while not self._line.request(reply, params):
+        reply = ThreadReply(self._shared, method, expected)
+        while not self._shared.request(reply, params):
             self._reopen(reply)
         return reply
 
     def make_reply(self, method: str, expected: Expected) -> ThreadReply:
         """Make what will wait for the answer to one call of an array."""
-        return ThreadReply(self._line, method, expected)
+        return ThreadReply(self._shared, method, expected)
 
     async def send_array(
         self, calls: Sequence[ArrayCall], refuse: Callable[[RpcError], None]
@@ -245,13 +237,13 @@ class Client(BaseClient):
         first = next((reply for _, _, reply in calls if reply is not None), None)
         if first is None:
             first = self.make_reply("batch", self._usual)
-        while not self._line.send_array(calls, refuse):
+        while not self._shared.send_array(calls, refuse):
             self._reopen(first)
 
     def send(self, method: str, params: bytes | None, patience: float | None) -> ThreadReply:
         """Send a notification; the server has so many seconds to read what was sent before."""
-        reply = ThreadReply(self._line, method, self._core.expect(Any, patience))
-        while not self._line.notify(reply, params):
+        reply = ThreadReply(self._shared, method, self._core.expect(Any, patience))
+        while not self._shared.notify(reply, params):
             self._reopen(reply)
         return reply
 
@@ -265,14 +257,14 @@ class Client(BaseClient):
 
     def _reopen(self, reply: ThreadReply) -> None:
         """Connect anew, if that may be, for somebody who has so much time left."""
-        line = self._line
-        if line.lost is None:
+        shared = self._shared
+        if shared.lost is None:
             raise UsageError("this client is not connected; use `with`")
-        if line.closed or not self._options.reconnects:
-            raise copy.copy(line.lost)
+        if shared.closed or not self._options.reconnects:
+            raise copy.copy(shared.lost)
         left = reply.deadline - time.monotonic()
         if left <= 0:
-            raise line.too_late()
+            raise shared.too_late()
         self._open(None if left == inf else left)
 
 

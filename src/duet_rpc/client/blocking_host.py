@@ -1,7 +1,7 @@
 """The connection of a blocking client, and the handlers of the service that it serves.
 
-Whoever uses a host holds the line's lock, except while it waits. The thread that reads reads for
-all, so it runs no handlers: each has a thread of its own.
+A thread that uses a host holds the lock of the connection, except while it waits. The thread that
+reads does so for all, so it runs no handlers: each has a thread of its own.
 """
 
 import copy
@@ -28,15 +28,15 @@ from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import Framing
 
 if TYPE_CHECKING:
-    from duet_rpc.client.shared import Line
+    from duet_rpc.client.shared import SharedConnection
 
 
 class BlockingHost(ThreadHost):
-    """One connection of a line that threads share."""
+    """One connection that threads share."""
 
     def __init__(
         self,
-        line: "Line",
+        shared: "SharedConnection",
         link: Link,
         dispatcher: Dispatcher,
         framing: Framing,
@@ -47,8 +47,10 @@ class BlockingHost(ThreadHost):
         super().__init__(link.channel, dispatcher, framing, options)
         self.retired = False
         self.lost_by: Exception | None = None
-        self._line = line
-        self._lane = line.workers.lane()
+        self._ending = threading.Lock()
+        self._released = False
+        self._shared = shared
+        self._lane = shared.workers.lane()
         self._link = link
         self._patience = patience
         """Seconds that the server has to read a handler's notification."""
@@ -66,7 +68,7 @@ class BlockingHost(ThreadHost):
 
     def stir(self) -> None:
         """Have whoever waits look again at what there is to wait for."""
-        if self._line.polled is self:
+        if self._shared.lead.polled is self:
             self.wake()
 
     def read_last_words(self) -> None:
@@ -86,12 +88,15 @@ class BlockingHost(ThreadHost):
         self.stir()
 
     def end(self) -> None:
-        """Give everything back, once the last one who waits has noticed. Blocks."""
-        while self._line.polled is self:  # not for long: it has been woken
-            time.sleep(0.001)
-        with self._line.lock:  # a handler that ends now must find it retired, or not at all
-            self.release()
-        self._link.end()
+        """Give everything back, once the last one who waits has noticed. Blocks; idempotent."""
+        with self._ending:
+            while self._shared.lead.polled is self:  # not for long: it has been woken
+                time.sleep(0.001)
+            with self._shared.lock:  # a handler that ends now must find it retired, or not at all
+                if not self._released:
+                    self._released = True
+                    self.release()
+            self._link.end()
 
     def loss(self) -> Exception:
         """Say what happened: to the framing, or to the link."""
@@ -123,7 +128,7 @@ class BlockingHost(ThreadHost):
         self._finish(job, self.connection.dispatcher.not_started(error, job))
 
     def _finish(self, job: Job, member: bytes) -> None:
-        with self._line.lock:
+        with self._shared.lock:
             self.connection.finish(job, member)
             self._go_on()
 
@@ -157,7 +162,7 @@ class BlockingHost(ThreadHost):
             return runner.run(dispatcher.run_async(job))
 
     def _overrun(self, job: Job) -> None:
-        with self._line.lock:
+        with self._shared.lock:
             if not self.retired:
                 self.connection.abandon(job, DeadlineExceeded())
                 self._go_on()
@@ -171,8 +176,8 @@ class BlockingHost(ThreadHost):
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification from a handler."""
-        reply = ThreadReply(self._line, method, Expected(decoder(Any), self._patience))
-        if not self._line.notify(reply, encode_params(params), self):
+        reply = ThreadReply(self._shared, method, Expected(decoder(Any), self._patience))
+        if not self._shared.notify(reply, encode_params(params), self):
             raise copy.copy(self.loss())
         reply.result()
 
@@ -182,21 +187,21 @@ class BlockingHost(ThreadHost):
         """Call the server from a handler."""
         errors = (self.connection.dispatcher.errors,)
         expected = Expected(decoder(returns), timeout, errors=errors)
-        reply = ThreadReply(self._line, method, expected)
-        if not self._line.request(reply, encode_params(params), self):
+        reply = ThreadReply(self._shared, method, expected)
+        if not self._shared.request(reply, encode_params(params), self):
             raise copy.copy(self.loss())
         return _HandlersReply(self, ctx, reply)
 
     def wait_outside(self, ctx: Context, reply: ThreadReply) -> Any:
         """Wait for an answer; the handler gives up its slot meanwhile."""
-        with self._line.lock:
+        with self._shared.lock:
             self.connection.pause_slot(ctx)
             self._go_on()
         try:
             with waiting():
                 return reply.result()
         finally:
-            with self._line.lock:
+            with self._shared.lock:
                 self.connection.resume_slot(ctx)
 
 

@@ -7,7 +7,7 @@ interface.
 
 import collections.abc
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import UNSET
 
@@ -30,25 +30,6 @@ def command(method: F) -> F:
     return method
 
 
-class Calling(Protocol):
-    """What a proxy needs of either client: how to call once, again if need be, under a key."""
-
-    @property
-    def call(self) -> Callable[..., Any]:
-        """Call once."""
-        ...
-
-    @property
-    def query(self) -> Callable[..., Any]:
-        """Call, again if need be."""
-        ...
-
-    @property
-    def command(self) -> Callable[..., Any]:
-        """Call under a key."""
-        ...
-
-
 class _Proxy:
     def __init__(self, title: str, methods: dict[str, Callable[..., Any]]) -> None:
         self.__dict__.update(methods)
@@ -61,7 +42,7 @@ class _Proxy:
         raise AttributeError(f"{self._title} has no method {name}")
 
 
-def make_proxy(client: Calling, interface: Any, name: str, errors: Any = None) -> Any:
+def make_proxy(client: object, interface: Any, name: str, errors: Any = None) -> Any:
     """Make the proxy of an interface, whose methods the server has under `name.`."""
     classes: ErrorClasses | None
     if isinstance(interface, Service):
@@ -111,14 +92,14 @@ def _awaited(hint: Any) -> Any:
 
 
 def _calling(
-    client: Calling,
+    client: object,
     full_name: str,
     kind: Kind | None,
     parameters: list[str],
     returns: Any,
     errors: ErrorClasses | None,
 ) -> Callable[..., Any]:
-    send = {Kind.QUERY: client.query, Kind.COMMAND: client.command, None: client.call}[kind]
+    send = getattr(client, "call" if kind is None else kind.value)
     returns = type(None) if returns is None else returns
     options = {} if errors is None else {"errors": errors}
 

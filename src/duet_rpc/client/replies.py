@@ -5,7 +5,6 @@ another one reads. This module knows no event loop: a blocking client needs none
 """
 
 import copy
-import threading
 from collections.abc import Generator
 from math import inf
 from time import monotonic
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from duet_rpc.client.interrupts import Turnstile
 from duet_rpc.client.options import Expected
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import ConnectionLost, InvalidAnswer, in_class
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from duet_rpc.client.blocking_host import BlockingHost
     from duet_rpc.client.client import Client
-    from duet_rpc.client.shared import Line
+    from duet_rpc.client.shared import SharedConnection
 
 
 class FutureReply(Struct, eq=False):
@@ -94,33 +94,10 @@ def look_at(future: "asyncio.Future[Any]") -> None:
         future.exception()
 
 
-class Gate:
-    """What one thread waits at. Unlike an `Event`, Ctrl-C while it waits leaves nothing locked."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def shut(self) -> None:
-        """Have the next wait wait. The line's lock is held."""
-        self._lock.acquire(blocking=False)
-
-    def open(self) -> None:
-        """Let the one who waits pass, or who comes next. The line's lock is held."""
-        if self._lock.locked():
-            self._lock.release()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait; False if the time is over."""
-        return self._lock.acquire(timeout=seconds)
-
-
 class ThreadReply(Struct, eq=False):
     """A call on its way. Whoever waits for it blocks, also by `await`."""
 
-    _line: "Line"
+    _shared: "SharedConnection"
     method: str
     expected: Expected
     deadline: float = inf
@@ -132,7 +109,7 @@ class ThreadReply(Struct, eq=False):
     id: int = 0
     params: bytes | None = None
     """What to send, while another thread is to do it."""
-    gate: Gate | None = None
+    gate: Turnstile | None = None
     """Where its thread waits while another reads."""
     decode: Decode | None = None
     """What makes a value of a raw result; None if its value comes."""
@@ -158,9 +135,7 @@ class ThreadReply(Struct, eq=False):
                 error = in_class(error, self.expected.errors)
             self._result, self._error, self.done = result, error, True
             if self.gate is not None:
-                # In this order: Ctrl-C may come after each step, and then all who wait are woken.
-                self.gate.open()
-                self._line.waiting.pop(self, None)
+                self._shared.lead.wake(self)
 
     def progress(self, value: Any) -> None:
         """Take progress of the call. The lock is held, so its own thread reports it, later."""
@@ -172,13 +147,12 @@ class ThreadReply(Struct, eq=False):
         if self.progressed is None:
             self.progressed = []
         self.progressed.append(value)
-        if self.gate is not None and self in self._line.waiting:
-            self.gate.open()
-            self._line.waiting.pop(self, None)  # not before: Ctrl-C may come
+        if self in self._shared.lead.waiting:
+            self._shared.lead.wake(self)
 
     def cancel(self) -> bool:
         """Stop waiting, and tell the server; False if the answer is there."""
-        return self._line.forget(self)
+        return self._shared.forget(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.result()
@@ -186,7 +160,7 @@ class ThreadReply(Struct, eq=False):
 
     def result(self) -> Any:
         """Wait for the answer."""
-        self._line.wait(self)
+        self._shared.wait(self)
         return self.outcome()
 
     def outcome(self) -> Any:
