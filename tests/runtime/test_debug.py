@@ -13,7 +13,7 @@ from duet_rpc.context import Context
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.queue import Waiting
 from duet_rpc.hosts.debug import connection_class
-from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.runner import LoopRunner
 from duet_rpc.policy import AGENT, EDITOR
 from duet_rpc.wire.messages import Request
 from tests.helpers import Line, request
@@ -56,7 +56,7 @@ async def test_a_task_that_ends_without_its_job_is_told(
     violations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What was wrong once: a task that is cancelled before its first step finishes nothing.
-    monkeypatch.setattr(LoopHost, "_task_ended", lambda self, job, task: None)
+    monkeypatch.setattr(LoopRunner, "_task_ended", lambda self, job, task: None)
     loop = asyncio.get_running_loop()
     told: asyncio.Future[BaseException] = loop.create_future()
     loop.set_exception_handler(lambda loop, fault: told.set_result(fault["exception"]))

@@ -236,7 +236,7 @@ def make_failing() -> Service:
     async def cancel_everything() -> None:
         """Cancel all tasks, as an application may at its end: also those that have not begun."""
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            if task.get_coro().__qualname__.startswith("LoopHost."):  # type: ignore[union-attr]
+            if task.get_coro().__qualname__.startswith("LoopRunner."):  # type: ignore[union-attr]
                 task.cancel()
 
     @service.query

@@ -5,25 +5,23 @@ reads does so for all, so it runs no handlers: each has a thread of its own.
 """
 
 import copy
-import select
 import threading
 import time
 from collections.abc import Generator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.client.options import Expected
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.context import Context, Reply
 from duet_rpc.engine.calls import encode_params
-from duet_rpc.engine.clocks import set_deadline
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
-from duet_rpc.errors import ConnectionLost, DeadlineExceeded, UsageError
+from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED
-from duet_rpc.hosts.threads import LAST_WORDS, ThreadHost
-from duet_rpc.hosts.workers import NoThread, waiting
+from duet_rpc.hosts.runner import WorkerRunner
+from duet_rpc.hosts.threads import ThreadHost
+from duet_rpc.hosts.workers import waiting
 from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import Framing
 
@@ -46,14 +44,14 @@ class BlockingHost(ThreadHost):
     ) -> None:
         super().__init__(link.channel, dispatcher, framing, options)
         self.retired = False
-        self.lost_by: Exception | None = None
         self._ending = threading.Lock()
         self._released = False
         self._shared = shared
-        self._lane = shared.workers.lane()
         self._link = link
         self._patience = patience
         """Seconds that the server has to read a handler's notification."""
+        runner = WorkerRunner(self.connection, self.clocks, shared.workers.lane(), self._finish)
+        self.start = runner.start
 
     def forked(self) -> None:
         """Leave the connection to the parent."""
@@ -70,16 +68,6 @@ class BlockingHost(ThreadHost):
         """Have whoever waits look again at what there is to wait for."""
         if self._shared.lead.polled is self:
             self.wake()
-
-    def read_last_words(self) -> None:
-        """Nothing more will be sent, but the server may have answered before."""
-        poll = select.poll()
-        poll.register(self.channel.read_fd, select.POLLIN)
-        until = time.monotonic() + LAST_WORDS
-        while not self.input_ended and self.connection.wants_data and poll.poll(0):
-            self._readable()
-            if time.monotonic() > until:
-                break
 
     def retire(self) -> None:
         """No more waiting on these descriptors: they are about to be closed."""
@@ -107,65 +95,13 @@ class BlockingHost(ThreadHost):
                 self.lost_by = self._link.loss()
         return self.lost_by
 
-    # The handlers of our own service.
-
-    def start(self, job: Job) -> None:
-        """Run a handler of our own service on a thread of its own: this one reads for all."""
-        set_deadline(job, time.monotonic())
-        try:
-            self._lane.run(partial(self._run, job), partial(self._no_thread, job))
-        except NoThread as error:
-            self.connection.finish(job, self.connection.dispatcher.not_started(error, job))
-
-    def _run(self, job: Job) -> None:
-        try:
-            member = self._outcome(job)
-        except BaseException as error:
-            member = self.connection.dispatcher.broken_off(error, job)
-        self._finish(job, member)
-
-    def _no_thread(self, job: Job, error: Exception) -> None:
-        self._finish(job, self.connection.dispatcher.not_started(error, job))
+    # The handlers of our own service: each has a thread, for this one reads for all.
 
     def _finish(self, job: Job, member: bytes) -> None:
         with self._shared.lock:
+            self.clocks.stop(job)
             self.connection.finish(job, member)
             self._go_on()
-
-    def _outcome(self, job: Job) -> bytes:
-        dispatcher, seconds = self.connection.dispatcher, job.method.timeout
-        if seconds is None:
-            return self._answer(job)
-        timer = threading.Timer(seconds, self._overrun, [job])
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError as error:  # a process may have no thread left
-            return dispatcher.not_started(error, job)
-        try:
-            return self._answer(job)
-        finally:
-            timer.cancel()
-
-    def _answer(self, job: Job) -> bytes:
-        dispatcher = self.connection.dispatcher
-        if not job.method.is_async:
-            return dispatcher.run(job)
-        try:
-            import asyncio
-
-            runner = asyncio.Runner()
-            runner.get_loop()
-        except Exception as error:  # a process may have no descriptor left
-            return dispatcher.not_started(error, job)
-        with runner:
-            return runner.run(dispatcher.run_async(job))
-
-    def _overrun(self, job: Job) -> None:
-        with self._shared.lock:
-            if not self.retired:
-                self.connection.abandon(job, DeadlineExceeded())
-                self._go_on()
 
     def _go_on(self) -> None:
         if not self.retired:

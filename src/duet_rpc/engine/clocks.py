@@ -1,15 +1,19 @@
-"""When the time of a handler, and of a call that it makes, is over. Pure: the time comes in.
+"""Deadlines and timeouts: of frames, of a full queue, of handlers and of their calls. Pure.
 
 Every host asks here, so that a deadline means the same on each of them. A clock is told the time
-and says how much is left; how to wait for that long is the business of the host.
+and tells the next moment; how to wait until then is the business of the host.
 """
 
 from math import inf
 
+from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Job
+from duet_rpc.errors import DeadlineExceeded
 
 LONG = 3600.0
 """Seconds that one wait lasts at most; the system takes no numbers of any size."""
+STALL = 0.2
+"""Seconds that a full queue may stand still before what comes is refused."""
 
 
 def set_deadline(job: Job, now: float) -> None:
@@ -31,3 +35,91 @@ class CallClock:
     def left(self, now: float) -> float:
         """Say how many seconds are left; 0 or less if its time is over, infinity if it has none."""
         return self._ends - now
+
+
+class ConnectionClocks:
+    """The clocks of one connection: late frame, stalled queue, handlers over their time."""
+
+    __slots__ = (
+        "_connection",
+        "_deadlines",
+        "_finished",
+        "_first_deadline",
+        "_frame_ends",
+        "_stall_ends",
+        "due",
+        "frame",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self.due = inf
+        """When to `check`; nothing is due before, and perhaps nothing then."""
+        self.frame = -1
+        """The frame that was looked at last, as `Framing.started` counts them."""
+        self._connection = connection
+        self._frame_ends = self._stall_ends = self._first_deadline = inf
+        self._finished = 0
+        self._deadlines: dict[Job, float] = {}
+
+    def look_at_frame(self, now: float) -> None:
+        """Give each frame that has begun its time; the same one gets it only once."""
+        framing = self._connection.framing
+        if not framing.partial:
+            self._frame_ends = inf
+        elif self.frame != framing.started:
+            self._frame_ends = now + self._connection.dispatcher.policy.read_timeout
+        self.frame = framing.started
+        self._set_due()
+
+    def drop_frame(self) -> None:
+        """No frame will be late any more: the input has ended."""
+        self._frame_ends = inf
+        self._set_due()
+
+    def look_at_queue(self, now: float) -> None:
+        """Give a full queue its time to move."""
+        connection = self._connection
+        if not connection.full or connection.refusing or connection.congested:
+            self._stall_ends = inf
+        elif self._stall_ends == inf:
+            self._stall_ends, self._finished = now + STALL, connection.finished
+        self._set_due()
+
+    def start(self, job: Job, now: float) -> None:
+        """Give a handler that starts now its time, if it has one."""
+        seconds = job.method.timeout
+        if seconds is not None:
+            set_deadline(job, now)
+            self._deadlines[job] = ends = now + seconds
+            self._first_deadline = min(ends, self._first_deadline)
+            self._set_due()
+
+    def stop(self, job: Job) -> None:
+        """Forget the time of a handler that has ended."""
+        if self._deadlines:
+            self._deadlines.pop(job, None)
+
+    def check(self, now: float) -> None:
+        """Do what is due: drop a late frame, refuse what a full queue has no room for, answer."""
+        if now < self.due:
+            return
+        if now >= self._frame_ends:
+            self._frame_ends = inf
+            self._connection.expire_frame()
+        self.check_queue(now)
+        if now >= self._first_deadline:
+            for job in [job for job, ends in self._deadlines.items() if now >= ends]:
+                del self._deadlines[job]
+                self._connection.abandon(job, DeadlineExceeded())
+            self._first_deadline = min(self._deadlines.values(), default=inf)
+        self._set_due()
+
+    def check_queue(self, now: float) -> None:
+        """Refuse what comes if the queue has been full for too long and nothing has moved."""
+        if now >= self._stall_ends:
+            self._stall_ends = inf
+            if self._connection.finished == self._finished:
+                self._connection.refuse()
+
+    def _set_due(self) -> None:
+        self.due = min(self._frame_ends, self._stall_ends, self._first_deadline)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 
 from duet_rpc.engine.dispatch import Log
 from duet_rpc.hosts.loop import LoopHost
-from duet_rpc.hosts.threads import STALL
 from duet_rpc.tracebacks import OwnFault
 
 
@@ -35,7 +34,6 @@ class LoopWatch:
         self._log = log
         self._over = False
         self._resting = True
-        self._stalls: dict[LoopHost, tuple[int, float]] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._watch, name="duet-rpc watch", daemon=True)
 
@@ -157,21 +155,9 @@ class LoopWatch:
         return bool(wanted) and bool(poll.poll(seconds * 1000))
 
     def _wants_input(self, host: LoopHost) -> bool:
-        connection = host.connection
-        if connection.full and not connection.refusing and not connection.congested:
-            self._refuse_if_stalled(host)
-        else:
-            self._stalls.pop(host, None)
+        if host.connection.full:  # which must not stop the reading for good
+            host.check_for_loop()
         return host.reads and host.awaits_input
-
-    def _refuse_if_stalled(self, host: LoopHost) -> None:
-        """Do what the loop's own timer would: a full queue must not stop the reading for good."""
-        finished, now = host.connection.finished, time.monotonic()
-        at, since = self._stalls.setdefault(host, (finished, now))
-        if finished != at:
-            self._stalls[host] = (finished, now)
-        elif now >= since + STALL:
-            host.refuse_for_loop()
 
     def stand_in(self, seen: int) -> None:
         """Read what is there and send what was kept, as long as the loop does not."""

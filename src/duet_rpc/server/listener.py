@@ -196,7 +196,7 @@ class Listener:
                 break
             if left <= _LAST_CHANCE:
                 connection.close_down()
-                host.on_loop(connection.refuse_queued)
+                host.act(connection.refuse_queued)
             # A handler that waits for its peer goes on only if we read on.
             host.resume_reading() if connection.calls.open else host.stop_reading()
             await host.drained(min(left, 0.05))

@@ -78,7 +78,7 @@ async def _live(
             host.resume_reading()
         else:
             host.stop_reading()
-        host.on_loop(connection.go_on)
+        host.act(connection.go_on)
         await host.drained(min(life.left, 0.05))
     if not connection.idle:
         life.cut_off()

@@ -1,0 +1,203 @@
+"""What every host has: one connection, what it reads and sends through, its clocks, its end.
+
+A host is a connection with a link, a runner of handlers and clocks. What differs is how it waits:
+`ThreadHost` with blocking calls on the calling thread, `LoopHost` on an event loop.
+"""
+
+import select
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.engine.calls import encode_params
+from duet_rpc.engine.clocks import ConnectionClocks
+from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.dispatch import Dispatcher, Job
+from duet_rpc.errors import ConnectionLost, UsageError
+from duet_rpc.forks import FORKED, leave, tell_in_child
+from duet_rpc.hosts.debug import connection_class
+from duet_rpc.hosts.loggers import RequestLoggers
+from duet_rpc.hosts.replies import PeerReply
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.outbox import Outbox
+from duet_rpc.wire.framing import Frame, Framing
+
+LAST_WORDS = 0.05
+"""Seconds that are spent at the end on what the peer has said before; it may talk for ever."""
+
+
+def do_nothing() -> None:
+    """Serve as a callback where no one wants to know."""
+
+
+class BaseHost:
+    """Reads and writes for one connection; see `ThreadHost` and `LoopHost` for the waiting."""
+
+    def __init__(
+        self, channel: Channel, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
+    ) -> None:
+        self.channel = channel
+        self.connection = connection_class()(dispatcher, framing, self, options)
+        self.outbox = Outbox(
+            channel.send, dispatcher.policy.max_output_bytes, self.connection.congest
+        )
+        self.clocks = ConnectionClocks(self.connection)
+        self.now: Callable[[], float] = time.monotonic
+        self.dialect = dispatcher.dialect
+        """How the peer is told of progress."""
+        self.logger = RequestLoggers(dispatcher.log).logger
+        """Makes the logger of a request."""
+        self.turns = 0
+        """Counts the times that something came or went; a watchdog sees by it whether we move."""
+        self.reads = True
+        """Turned off by a server that is ending."""
+        self.input_ended = False
+        self.on_input_end = do_nothing
+        self.closed = False
+        self.lost_by: Exception | None = None
+        """What our open calls were told when they were lost."""
+        self.lost_calls = 0
+        self.is_copy = False
+        """We are in a forked child, and the connection is the parent's."""
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Leave the connection to the parent."""
+        self.is_copy = True
+        self.connection.forked(leave)
+        self.outbox.lose()
+        self.channel.close()
+
+    # What a host adds.
+
+    write: Callable[[Frame], None]
+    """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
+    start: Callable[[Job], None]
+    """Runs a handler."""
+    cancel: Callable[[Job], None]
+    """Stops a handler if it can be stopped."""
+
+    def write_own(self, data: Frame) -> None:
+        """Send a call of ours, as far as the peer takes it now."""
+        self.outbox.put(data, False)
+
+    def reclaim(self) -> None:
+        """Wait until the connection has been put down by another thread."""
+        if self.is_copy:
+            leave(None)
+        raise AssertionError("no one else holds the connection")
+
+    def act(self, action: Callable[..., object], *args: Any) -> None:
+        """Do something to the connection, from any thread, now or soon."""
+        raise NotImplementedError
+
+    async def wait_async(self, reply: PeerReply) -> None:
+        """Wait in an `async def` for the answer to a call of a handler."""
+        raise UsageError("a def cannot await; use ctx.call(...).result()")
+
+    def wait(self, reply: PeerReply) -> None:
+        """Wait in a `def` for the answer to a call of a handler."""
+        raise NotImplementedError
+
+    def loss(self) -> Exception:
+        """Say what the end of the input means for calls that wait for their answer."""
+        return ConnectionLost("the peer closed the connection")
+
+    # The peer, for handlers.
+
+    @property
+    def peer(self) -> Peer:
+        """The other end."""
+        return self
+
+    def notify(self, method: str, params: Any) -> None:
+        """Send a notification from a handler."""
+        self._refuse_in_child()
+        self.act(self.connection.calls.notify, method, encode_params(params))
+
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Reply:
+        """Call the peer from a handler."""
+        self._refuse_in_child()
+        return PeerReply(self, ctx, method, encode_params(params), timeout, returns)
+
+    def _refuse_in_child(self) -> None:
+        if self.is_copy:
+            raise UsageError(FORKED)
+
+    # Reading and writing.
+
+    @property
+    def behind(self) -> bool:
+        """The peer has not taken what we sent."""
+        return self.outbox.size > 0
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing runs, waits or is on its way in either direction."""
+        connection = self.connection
+        return (
+            connection.idle
+            and not connection.lent
+            and not connection.framing.partial
+            and not connection.calls.open
+            and not self.outbox.size
+        )
+
+    @property
+    def awaits_input(self) -> bool:
+        """Whether what comes may be read now; the end of it always may."""
+        if self.closed or self.input_ended:
+            return False
+        return self.connection.wants_data or self.channel.has_ended
+
+    def _read(self) -> bool:
+        """Read what is there; False if that is nothing after all."""
+        try:
+            data = self.channel.receive()
+        except BlockingIOError:
+            return False
+        if data:
+            connection, clocks = self.connection, self.clocks
+            connection.receive(data)
+            framing = connection.framing
+            if clocks.frame != framing.started or clocks.due != inf:
+                clocks.look_at_frame(self.now())
+                self.channel.expect(bulk=framing.bulk)
+        else:
+            self.input_ended = True
+            self.clocks.drop_frame()
+            self.connection.end_of_input()
+            self._lose_calls(self.loss())
+            self.on_input_end()
+        return True
+
+    def read_last_words(self) -> None:
+        """Read what the peer has said before it took nothing more; it may have answered."""
+        until = time.monotonic() + LAST_WORDS
+        while not self.input_ended and self.connection.wants_data and self._has_input():
+            self._read()
+            if time.monotonic() > until:
+                break
+
+    def _has_input(self) -> bool:
+        poll = select.poll()
+        poll.register(self.channel.read_fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _lose_calls(self, error: Exception) -> None:
+        if self.lost_by is None:
+            self.lost_by = error
+        self.lost_calls += self.connection.calls.lose(error)
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the peer reads; go on if that made room."""
+        self.outbox.flush()
+        if not self.outbox.size:
+            self.connection.dispatcher.drop_spent()
+        if self.connection.congested and not self.outbox.over:
+            self.connection.relieve()
+        self.connection.calls.release_held()
