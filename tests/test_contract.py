@@ -1,5 +1,9 @@
-"""docs/contract.md is kept in order: every clause has its own id, and a test file that shows it."""
+"""docs/contract.md is kept in order: every clause has its own id, and a test file that shows it.
 
+Tests of conformance cite the clauses that they show: `@pytest.mark.clause("framing-13")`.
+"""
+
+import ast
 import re
 from pathlib import Path
 
@@ -48,3 +52,36 @@ def test_every_clause_is_shown_by_a_test_file_that_exists() -> None:
     shown = {clause for ids, _ in cited for clause in ids}
     assert shown <= set(clauses()), shown - set(clauses())
     assert set(clauses()) - shown == NOT_SHOWN
+
+
+def marks(source: str) -> dict[str, list[str]]:
+    """Return the clauses that each test of a file cites."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
+            found[node.name] = [
+                argument.value
+                for decorator in node.decorator_list
+                if isinstance(decorator, ast.Call)
+                and ast.unparse(decorator.func) == "pytest.mark.clause"
+                for argument in decorator.args
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+            ]
+    return found
+
+
+def test_every_test_of_conformance_cites_clauses_that_exist() -> None:
+    files = sorted((ROOT / "tests" / "conformance").glob("test_*.py"))
+    assert len(files) > 15
+    for path in files:
+        for name, cited in marks(path.read_text("utf-8")).items():
+            assert cited, f"{path.name}: {name} cites no clause"
+            assert set(cited) <= set(clauses()), f"{path.name}: {name} cites {cited}"
+
+
+def test_a_file_of_conformance_shows_what_the_contract_says_it_shows() -> None:
+    for ids, paths in citations():
+        for path in paths:
+            if path.startswith("conformance/"):
+                cited = marks((ROOT / "tests" / path).read_text("utf-8")).values()
+                assert {each for some in cited for each in some} & set(ids), (path, ids)

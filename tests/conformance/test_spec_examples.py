@@ -91,6 +91,7 @@ def without_data(answer: Any) -> Any:
     return answer
 
 
+@pytest.mark.clause("messages-1", "messages-5", "batches-2", "batches-4", "batches-6", "batches-7")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_specifications_example(name: str) -> None:
     sent, expected = EXAMPLES[name]

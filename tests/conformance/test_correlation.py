@@ -1,4 +1,4 @@
-"""Contract, section 8: correlation ids and trace context."""
+"""Correlation ids and trace context."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ import pytest
 from duet_rpc import Context, Service
 from duet_rpc.ledger import Ledger, MemoryStore
 from duet_rpc.ledger.commands import Commands
-from duet_rpc.policy import AGENT, EDITOR, PRODUCTION, Policy
+from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, Policy
 from duet_rpc.server.logs import Logs
 from tests.conformance.specimen import specimen
 from tests.helpers import Line, Wire, exchange, notification, refusal, request, result
@@ -18,6 +18,7 @@ from tests.helpers import Line, Wire, exchange, notification, refusal, request, 
 both = pytest.mark.parametrize("policy", [EDITOR, AGENT], ids=lambda policy: policy.name)
 
 
+@pytest.mark.clause("correlation-1", "correlation-3")
 @both
 @pytest.mark.parametrize(
     ("id", "said"),
@@ -37,6 +38,7 @@ def test_a_handler_reads_the_requests_id(policy: Policy, id: bytes, said: str) -
     assert result(answer) == [said, "c1", None]
 
 
+@pytest.mark.clause("correlation-2")
 @both
 def test_every_log_line_has_a_correlation_id_beside_a_connection_id(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -63,6 +65,7 @@ def test_every_log_line_has_a_correlation_id_beside_a_connection_id(policy: Poli
     assert len(set(generated)) == 5 and not set(generated) & set(said[:5])
 
 
+@pytest.mark.clause("correlation-2")
 @both
 def test_an_unreadable_id_is_not_told_as_one(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -70,6 +73,7 @@ def test_an_unreadable_id_is_not_told_as_one(policy: Policy) -> None:
     assert line.log.lines[0].fields["id"] is None
 
 
+@pytest.mark.clause("correlation-1")
 @both
 def test_a_null_id_is_told(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -77,6 +81,7 @@ def test_a_null_id_is_told(policy: Policy) -> None:
     assert line.log.lines[0].fields["id"] == b"null"
 
 
+@pytest.mark.clause("correlation-1", "correlation-3")
 @both
 def test_a_message_without_id_gets_one_that_its_handler_can_read(policy: Policy) -> None:
     line = Line(policy, specimen(), held={"whoami"})
@@ -86,6 +91,7 @@ def test_a_message_without_id_gets_one_that_its_handler_can_read(policy: Policy)
     assert job.context.correlation_id == "c1-n1"
 
 
+@pytest.mark.clause("correlation-5")
 @both
 def test_trace_context_travels_in_meta(policy: Policy) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -93,6 +99,7 @@ def test_trace_context_travels_in_meta(policy: Policy) -> None:
     assert result(exchange(policy, specimen(), body)[0]) == ["1", "c1", trace]
 
 
+@pytest.mark.clause("correlation-6")
 @both
 @pytest.mark.parametrize("meta", [None, 5, [], {}, {"traceparent": 5}])
 def test_meta_that_is_not_ours_is_no_fault(policy: Policy, meta: object) -> None:
@@ -129,6 +136,7 @@ def paid() -> Iterator[Paid]:
     paid.commands.close()
 
 
+@pytest.mark.clause("correlation-4")
 def test_a_command_is_recorded_under_the_id_of_the_request_that_ran_it(paid: Paid) -> None:
     line = paid.line()
     for id in ("first", "retry"):
@@ -138,6 +146,7 @@ def test_a_command_is_recorded_under_the_id_of_the_request_that_ran_it(paid: Pai
     assert paid.seen == ["first"]
 
 
+@pytest.mark.clause("correlation-2")
 def test_each_line_about_a_failing_command_carries_its_id(paid: Paid) -> None:
     line = paid.line()
     line.send(request("pay", {"idempotency_key": "k", "fail": True}, id="f-1"))
@@ -148,6 +157,7 @@ def test_each_line_about_a_failing_command_carries_its_id(paid: Paid) -> None:
     assert {id for id, _ in said} <= {"f-1", "f-2", "f-3"}
 
 
+@pytest.mark.clause("correlation-4")
 def test_what_the_ledger_itself_says_about_a_command_carries_its_id(tmp_path: Path) -> None:
     file = tmp_path / "log"
     logs = Logs(path=str(file))
@@ -175,3 +185,23 @@ def test_what_the_ledger_itself_says_about_a_command_carries_its_id(tmp_path: Pa
         commands.close()
     [said] = [each for each in file.read_text().splitlines() if "lost its lease" in each]
     assert "warn a run of slow lost its lease method=slow correlation_id=s-1" in said
+
+
+both = pytest.mark.parametrize("policy", [DEVELOPMENT, PRODUCTION], ids=lambda policy: policy.name)
+
+
+@pytest.mark.clause("correlation-1", "correlation-2")
+@both
+def test_the_id_is_the_correlation_id(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    assert result(line.send(request("whoami", id="abc"))[0])[0] == "abc"
+    line.send(request("fail", id="abc"))
+    assert line.log.lines[-1].fields["correlation_id"] == "abc"
+
+
+@pytest.mark.clause("correlation-1", "correlation-2")
+@both
+def test_without_an_id_one_is_made_for_the_log(policy: Policy) -> None:
+    line = Line(policy, specimen())
+    line.send(notification("foobar"))
+    assert line.log.lines[-1].fields["correlation_id"] == "c1-n1"

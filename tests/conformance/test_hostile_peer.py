@@ -356,6 +356,7 @@ class Daemon:
         return self._process.wait(30)
 
 
+@pytest.mark.clause("framing-20", "messages-7")
 @pytest.mark.timeout(300)
 def test_one_process_withstands_everything(tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -373,6 +374,7 @@ def test_one_process_withstands_everything(tmp_path: Path) -> None:
     assert b"Traceback" not in log.read_bytes()
 
 
+@pytest.mark.clause("framing-25")
 @pytest.mark.timeout(120)
 def test_an_oversized_frame_costs_nearly_nothing(tmp_path: Path) -> None:
     with Daemon(tmp_path / "log") as daemon:

@@ -1,4 +1,4 @@
-"""Section 7, a full disk: commands are refused without effect, and run when there is room again.
+"""A full disk: commands are refused without effect, and run when there is room again.
 
 In a process of its own, which alone is denied to write, and whose service writes to the store and
 nowhere else: a handler's own file would fail too, and that is another error.
@@ -8,6 +8,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = """
 import asyncio, json, resource, sqlite3
@@ -66,6 +68,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.clause("stores-5")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=55

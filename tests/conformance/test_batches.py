@@ -1,4 +1,4 @@
-"""Contract, section 6: batches."""
+"""Batches: limits, order, and each item by itself."""
 
 import json
 from typing import Any
@@ -23,6 +23,7 @@ def items(policy: Policy, *sent: bytes) -> list[Any]:
     return found
 
 
+@pytest.mark.clause("batches-1")
 @pytest.mark.parametrize(
     "body", [b"[]", b"[1]", batch(request("echo")), batch(notification("echo")), b" [ ] "]
 )
@@ -31,6 +32,7 @@ def test_a_policy_without_batch_refuses_each_with_one_error(body: bytes) -> None
     assert refusal(answer) == (-32600, "Batch requests not supported", "batch-not-supported", None)
 
 
+@pytest.mark.clause("batches-2")
 @with_batches
 @pytest.mark.parametrize("body", [b"[]", b"[ ]", b"\r\n[\t]"])
 def test_an_empty_batch_is_one_error(policy: Policy, body: bytes) -> None:
@@ -38,6 +40,7 @@ def test_an_empty_batch_is_one_error(policy: Policy, body: bytes) -> None:
     assert refusal(answer) == (-32600, "Invalid Request", "invalid-envelope", None)
 
 
+@pytest.mark.clause("batches-3")
 @with_batches
 def test_too_many_items_are_refused_before_any_runs(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -47,6 +50,7 @@ def test_too_many_items_are_refused_before_any_runs(policy: Policy) -> None:
     assert result(line.send(request("seen"))[0]) == []
 
 
+@pytest.mark.clause("batches-3")
 @with_batches
 def test_as_many_items_as_the_limit_run(policy: Policy) -> None:
     sent = [request("echo", [n], id=n) for n in range(policy.max_batch)]
@@ -56,6 +60,7 @@ def test_as_many_items_as_the_limit_run(policy: Policy) -> None:
     ]
 
 
+@pytest.mark.clause("batches-4")
 @with_batches
 def test_answers_stand_in_request_order_in_one_array(policy: Policy) -> None:
     line = Line(policy, specimen(), held={"hold"})
@@ -67,6 +72,7 @@ def test_answers_stand_in_request_order_in_one_array(policy: Policy) -> None:
     assert [item["result"] for item in json.loads(answer)] == [0, 1, 2, 3]
 
 
+@pytest.mark.clause("batches-5")
 def test_items_run_together_up_to_the_limit() -> None:
     for limit in (1, 3):
         line = Line(replace(AGENT, max_in_flight=limit), specimen(), held={"hold"})
@@ -74,6 +80,7 @@ def test_items_run_together_up_to_the_limit() -> None:
         assert len(line.running) == limit
 
 
+@pytest.mark.clause("batches-6")
 @with_batches
 @pytest.mark.parametrize("bad", [b"1", b"null", b'"a"', b"[]", b"{}", b"[[]]", b'{"id":true}'])
 def test_an_invalid_item_yields_its_own_error(policy: Policy, bad: bytes) -> None:
@@ -82,6 +89,7 @@ def test_an_invalid_item_yields_its_own_error(policy: Policy, bad: bytes) -> Non
     assert (second["error"]["code"], second["id"]) == (-32600, None)
 
 
+@pytest.mark.clause("batches-6")
 @with_batches
 def test_an_item_that_fails_yields_its_own_error(policy: Policy) -> None:
     sent = [request("foobar", id=1), request("fail", id=2), request("subtract", id=3)]
@@ -89,6 +97,7 @@ def test_an_item_that_fails_yields_its_own_error(policy: Policy) -> None:
     assert codes == [-32601, -32603, -32602, 410]
 
 
+@pytest.mark.clause("batches-7")
 @with_batches
 def test_only_notifications_no_answer_at_all(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -96,12 +105,14 @@ def test_only_notifications_no_answer_at_all(policy: Policy) -> None:
     assert result(line.send(request("seen"))[0]) == [1, 2]
 
 
+@pytest.mark.clause("batches-7")
 @with_batches
 def test_notifications_leave_no_gap(policy: Policy) -> None:
     answers = items(policy, notification("touch"), request("echo", id=1), notification("touch"))
     assert [item["id"] for item in answers] == [1]
 
 
+@pytest.mark.clause("batches-6")
 @pytest.mark.parametrize("policy", [DEVELOPMENT, PRODUCTION], ids=lambda policy: policy.name)
 def test_every_rule_sees_each_item(policy: Policy) -> None:
     answers = items(policy, notification("pay"), notification("echo"), request("pay", id=None))
@@ -112,6 +123,7 @@ def test_every_rule_sees_each_item(policy: Policy) -> None:
     ]
 
 
+@pytest.mark.clause("batches-6")
 @with_batches
 def test_every_log_line_sees_each_item(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -120,6 +132,7 @@ def test_every_log_line_sees_each_item(policy: Policy) -> None:
     assert line.log.lines[0].fields["id"] == b"1"
 
 
+@pytest.mark.clause("ids-1", "batches-4")
 @with_batches
 def test_ids_come_back_as_they_were_spelled(policy: Policy) -> None:
     spelled = [b"1.0", b"1e2", b"-0", b"9" * 30, b'"\\u0061"', b"null"]
@@ -128,6 +141,7 @@ def test_ids_come_back_as_they_were_spelled(policy: Policy) -> None:
     assert answer == batch(*(b'{"jsonrpc":"2.0","id":%b,"result":null}' % id for id in spelled))
 
 
+@pytest.mark.clause("batches-9")
 @with_batches
 def test_an_item_can_be_cancelled(policy: Policy) -> None:
     line = Line(policy, specimen(), held={"hold"})
@@ -138,6 +152,7 @@ def test_an_item_can_be_cancelled(policy: Policy) -> None:
     assert first["result"] is None and second["error"]["code"] == -32800
 
 
+@pytest.mark.clause("batches-4")
 @with_batches
 def test_batches_and_single_requests_mix(policy: Policy) -> None:
     answers = exchange(
@@ -150,7 +165,17 @@ def test_batches_and_single_requests_mix(policy: Policy) -> None:
     assert [type(json.loads(answer)) for answer in answers] == [dict, list, dict]
 
 
+@pytest.mark.clause("batches-8")
 @with_batches
 def test_a_broken_batch_is_one_parse_error(policy: Policy) -> None:
     (answer,) = exchange(policy, specimen(), batch(request("echo"))[:-1])
     assert refusal(answer) == (-32700, "Parse error", None, None)
+
+
+@pytest.mark.clause("batches-1")
+def test_a_refused_batch_runs_nothing() -> None:
+    body = b'[{"jsonrpc":"2.0","id":1,"method":"pay"},{"jsonrpc":"2.0","id":2,"method":"pay"}]'
+    line = Line(EDITOR, specimen())
+    (answer,) = line.send(body)
+    assert refusal(answer) == (-32600, "Batch requests not supported", "batch-not-supported", None)
+    assert result(line.send(request("seen"))[0]) == []

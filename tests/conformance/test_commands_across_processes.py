@@ -1,4 +1,4 @@
-"""Contract, section 7, where it is about crashes: real servers on each store, killed and stopped.
+"""Commands where processes crash: real servers on each store, killed and stopped.
 
 Every case ends with the checker of the chaos tests, which knows all the laws at once.
 """
@@ -63,6 +63,7 @@ def sound(script: Script) -> bool:
     return True
 
 
+@pytest.mark.clause("commands-25")
 @every_promise
 async def test_duplicates_over_four_processes_are_one_run(
     kind: str,
@@ -89,6 +90,7 @@ async def test_duplicates_over_four_processes_are_one_run(
         cluster.close()
 
 
+@pytest.mark.clause("commands-9", "commands-12")
 @every_promise
 @pytest.mark.parametrize("place", ["before", "after"])
 async def test_kill_9_before_and_after_the_effect(
@@ -116,6 +118,7 @@ async def test_kill_9_before_and_after_the_effect(
     assert sound(script)
 
 
+@pytest.mark.clause("commands-24")
 @every_store
 async def test_a_retry_safe_run_that_slept_past_its_lease_is_fenced(script: Script) -> None:
     order = Order("bank.safe", "k", "v", SAFE, after=-2 * LEASE)
@@ -129,6 +132,7 @@ async def test_a_retry_safe_run_that_slept_past_its_lease_is_fenced(script: Scri
     assert sound(script)
 
 
+@pytest.mark.clause("commands-22")
 @every_store
 async def test_a_run_at_most_once_that_slept_past_its_lease_heals_what_was_unknown(
     script: Script,
@@ -150,6 +154,7 @@ async def test_a_run_at_most_once_that_slept_past_its_lease_heals_what_was_unkno
     assert sound(script)
 
 
+@pytest.mark.clause("commands-23")
 @every_store
 async def test_a_long_command_keeps_its_lease(script: Script) -> None:
     order = Order("bank.once_async", "k", "v", ONCE, after=2 * LEASE)
@@ -161,6 +166,7 @@ async def test_a_long_command_keeps_its_lease(script: Script) -> None:
     assert sound(script)
 
 
+@pytest.mark.clause("commands-20")
 @every_store
 async def test_a_caller_that_goes_away_does_not_end_what_has_begun(script: Script) -> None:
     order = Order("bank.once_async", "k", "v", ONCE, after=0.5)
@@ -201,6 +207,7 @@ def methods_of(kind: str) -> tuple[str, ...]:
     return plain if kind == "valkey" else (*plain, "bank.move")
 
 
+@pytest.mark.clause("stores-3")
 @pytest.mark.parametrize("kind", ["postgres", "valkey"], indirect=True)
 @pytest.mark.parametrize("end", ["crash", "shut_down"])
 async def test_a_database_that_goes_down_and_comes_back(
@@ -214,6 +221,7 @@ async def test_a_database_that_goes_down_and_comes_back(
     assert script.first.server.process is process
 
 
+@pytest.mark.clause("stores-3")
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 async def test_a_file_that_somebody_locks(script: Script, kind: str, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "commands.db", isolation_level=None, timeout=60)

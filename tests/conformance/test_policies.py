@@ -1,4 +1,4 @@
-"""Contract, section 1: one engine, named policies. Each cell of the table is seen at work."""
+"""Policies: one engine, named policies. Each cell of the table is seen at work."""
 
 import json
 from typing import Any
@@ -18,6 +18,7 @@ every_preset = pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.
 BATCH = {"spec": 100, "editor": 0, "agent": 50, "development": 50, "production": 50}
 
 
+@pytest.mark.clause("policies-2")
 @every_preset
 def test_batch_limit(policy: Policy) -> None:
     limit = BATCH[policy.name]
@@ -34,6 +35,7 @@ def test_batch_limit(policy: Policy) -> None:
     assert result(exchange(policy, specimen(), one)[0]) == "x"
 
 
+@pytest.mark.clause("policies-2")
 @every_preset
 def test_handlers_in_flight(policy: Policy) -> None:
     line = Line(policy, specimen(), held={"hold"})
@@ -41,6 +43,7 @@ def test_handlers_in_flight(policy: Policy) -> None:
     assert len(line.running) == (1 if policy is EDITOR else 16)
 
 
+@pytest.mark.clause("policies-2")
 @every_preset
 def test_notifications_of_any_method_or_declared_only(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -50,6 +53,7 @@ def test_notifications_of_any_method_or_declared_only(policy: Policy) -> None:
     assert result(line.send(request("seen"))[0]) == [5]
 
 
+@pytest.mark.clause("policies-2")
 @every_preset
 def test_a_refused_message_without_id_is_logged_or_answered(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -61,6 +65,7 @@ def test_a_refused_message_without_id_is_logged_or_answered(policy: Policy) -> N
         assert answers == [] and line.log.lines == []
 
 
+@pytest.mark.clause("policies-2")
 @every_preset
 def test_a_command_needs_an_id_or_not(policy: Policy) -> None:
     params = {"idempotency_key": "k"}
@@ -71,6 +76,7 @@ def test_a_command_needs_an_id_or_not(policy: Policy) -> None:
         assert result(answer) == 1
 
 
+@pytest.mark.clause("policies-2")
 @every_preset
 def test_an_idempotency_key_is_required_or_optional(policy: Policy) -> None:
     (answer,) = exchange(policy, specimen(), request("pay", {"amount": 3}))
@@ -82,6 +88,7 @@ def test_an_idempotency_key_is_required_or_optional(policy: Policy) -> None:
     assert result(exchange(policy, specimen(), with_key)[0]) == 3
 
 
+@pytest.mark.clause("policies-3")
 @every_preset
 def test_the_limits_of_every_preset(policy: Policy) -> None:
     assert policy.max_message_bytes == 10 * MIB
@@ -93,6 +100,7 @@ def test_the_limits_of_every_preset(policy: Policy) -> None:
     assert policy.max_output_bytes == MIB
 
 
+@pytest.mark.clause("policies-4")
 def test_a_limit_can_be_replaced() -> None:
     small = replace(EDITOR, max_message_bytes=60)
     answers = exchange(small, specimen(), request("echo"), request("echo", ["x" * 50], id=2))
@@ -100,6 +108,7 @@ def test_a_limit_can_be_replaced() -> None:
     assert refusal(answers[1]).reason == "oversize"
 
 
+@pytest.mark.clause("policies-3", "order-6")
 def test_two_hundred_and_fifty_six_requests_may_wait() -> None:
     line = Line(EDITOR, specimen(), held={"hold"})
     line.send(*(request("hold", id=n) for n in range(258)))
@@ -107,6 +116,7 @@ def test_two_hundred_and_fifty_six_requests_may_wait() -> None:
     assert [json.loads(answer)["id"] for answer in line.release_all()] == list(range(258))
 
 
+@pytest.mark.clause("policies-3", "order-6")
 def test_queued_bodies_are_limited_by_their_bytes() -> None:
     line = Line(replace(EDITOR, max_queued_bytes=1000), specimen(), held={"hold"})
     line.send(request("hold", id=0), request("hold", ["x" * 1000], id=1), request("hold", id=2))
@@ -114,6 +124,7 @@ def test_queued_bodies_are_limited_by_their_bytes() -> None:
     assert [json.loads(answer)["id"] for answer in line.release_all()] == [0, 1, 2]
 
 
+@pytest.mark.clause("policies-5")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -129,10 +140,12 @@ def test_a_policy_that_makes_no_sense_cannot_be_built(changes: dict[str, Any]) -
         replace(SPEC, **changes)
 
 
+@pytest.mark.clause("policies-6")
 def test_a_required_key_without_a_durable_store_refuses_to_start() -> None:
     with pytest.raises(UsageError, match="durable store"):
         Server(specimen(), policy=PRODUCTION)
 
 
+@pytest.mark.clause("policies-1", "policies-2")
 def test_there_are_five_presets() -> None:
     assert list(PRESETS.values()) == ALL

@@ -1,4 +1,4 @@
-"""Contract, section 4: the table of errors, and what error replies never hold."""
+"""Errors: the table of errors, and what error replies never hold."""
 
 import json
 from typing import Any
@@ -20,6 +20,7 @@ def one(policy: Policy, body: bytes) -> bytes:
     return answer
 
 
+@pytest.mark.clause("errors-1")
 @every_preset
 def test_parse_error(policy: Policy) -> None:
     assert refusal(one(policy, b"{")) == (-32700, "Parse error", None, None)
@@ -45,6 +46,7 @@ REASONS: dict[str, tuple[Policy, bytes]] = {
 }
 
 
+@pytest.mark.clause("errors-3")
 @pytest.mark.parametrize("reason", REASONS)
 def test_invalid_request_says_why_in_one_word_and_what_to_do(reason: str) -> None:
     policy, sent = REASONS[reason]
@@ -54,10 +56,12 @@ def test_invalid_request_says_why_in_one_word_and_what_to_do(reason: str) -> Non
     assert len(data_of(answer)["detail"]) > 10
 
 
+@pytest.mark.clause("errors-2")
 def test_the_words_are_a_closed_list() -> None:
     assert set(REASONS) | {"duplicate-id"} == INVALID_REQUEST_REASONS
 
 
+@pytest.mark.clause("errors-4")
 @every_preset
 def test_method_not_found_is_never_silence(policy: Policy) -> None:
     answer = one(policy, request("foobar", id="x"))
@@ -65,6 +69,7 @@ def test_method_not_found_is_never_silence(policy: Policy) -> None:
     assert data_of(answer)["detail"]
 
 
+@pytest.mark.clause("errors-5", "messages-8")
 @every_preset
 @pytest.mark.parametrize(
     ("method", "params", "data"),
@@ -112,6 +117,7 @@ def test_invalid_params_say_which_what_and_what_came(
     assert ("accepted" in found) == (method == "level" and params == ["loud"])
 
 
+@pytest.mark.clause("errors-1", "errors-5")
 def test_a_missing_or_invalid_key_is_told_under_invalid_params() -> None:
     assert refusal(one(PRODUCTION, request("pay"))).reason == "idempotency-key-missing"
     bad = request("pay", {"idempotency_key": 5})
@@ -123,6 +129,7 @@ def test_a_missing_or_invalid_key_is_told_under_invalid_params() -> None:
     )
 
 
+@pytest.mark.clause("errors-6")
 @every_preset
 def test_an_unforeseen_exception_is_a_reference_that_stands_in_the_log(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -138,6 +145,7 @@ def test_an_unforeseen_exception_is_a_reference_that_stands_in_the_log(policy: P
     assert result(line.send(request("echo", ["still here"]))[0]) == "still here"
 
 
+@pytest.mark.clause("errors-11")
 @every_preset
 def test_a_result_that_cannot_be_sent(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -147,6 +155,7 @@ def test_a_result_that_cannot_be_sent(policy: Policy) -> None:
     assert isinstance(line.log.failures[0].__cause__, TypeError)
 
 
+@pytest.mark.clause("errors-1")
 def test_overloaded_says_when_to_come_back() -> None:
     line = Line(replace(EDITOR, max_queued=1), specimen(), held={"hold"})
     line.send(request("hold", id=1), request("hold", id=2))
@@ -156,6 +165,7 @@ def test_overloaded_says_when_to_come_back() -> None:
     assert data_of(answer)["retry_after_ms"] > 0
 
 
+@pytest.mark.clause("errors-1")
 def test_shutting_down() -> None:
     line = Line(EDITOR, specimen())
     line.connection.close_down()
@@ -167,6 +177,7 @@ def test_shutting_down() -> None:
     )
 
 
+@pytest.mark.clause("errors-13")
 def test_deadline_exceeded() -> None:
     line = Line(AGENT, specimen(), held={"hold"})
     line.send(request("hold", id=3))
@@ -174,12 +185,14 @@ def test_deadline_exceeded() -> None:
     assert refusal(line.answers()[0]) == (-32019, "Deadline exceeded", "deadline-exceeded", 3)
 
 
+@pytest.mark.clause("errors-8")
 @every_preset
 def test_an_error_of_ones_own(policy: Policy) -> None:
     answer = one(policy, request("gone", id=3))
     assert json.loads(answer)["error"] == {"code": 410, "message": "Gone", "data": {"id": 7}}
 
 
+@pytest.mark.clause("errors-8")
 def test_own_codes_lie_outside_the_reserved_ones() -> None:
     with pytest.raises(UsageError):
         type("Mine", (RpcError,), {"code": -32001, "__module__": "mine"})
@@ -221,6 +234,7 @@ def leaking() -> Service:
     return service
 
 
+@pytest.mark.clause("errors-7")
 @every_preset
 @pytest.mark.parametrize("method", ["text", "chain", "result", "data", "group"])
 def test_error_replies_hold_no_text_of_unforeseen_exceptions(policy: Policy, method: str) -> None:

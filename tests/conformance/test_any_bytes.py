@@ -7,6 +7,7 @@ long way gives it. The two are compared over generated requests, whole, broken a
 import json
 from typing import Annotated, Any, Literal
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
@@ -48,6 +49,7 @@ def strings(draw: st.DrawFn) -> str:
 id_texts = st.one_of(numbers, strings(), st.just("null"))
 
 
+@pytest.mark.clause("ids-1")
 @given(policy=policies, id=id_texts, method=st.sampled_from(["get_data", "whoami", "nothing"]))
 def test_an_id_comes_back_byte_for_byte(policy: Policy, id: str, method: str) -> None:
     body = f'{{"jsonrpc":"2.0","method":"{method}","id":{id}}}'.encode()
@@ -80,6 +82,7 @@ bad_headers = st.sampled_from(
 SMALL = replace(EDITOR, max_message_bytes=600, max_header_bytes=256)
 
 
+@pytest.mark.clause("framing-20")
 @given(st.lists(st.one_of(noise, framed_noise, bad_headers), max_size=6), st.integers(1, 50))
 @settings(max_examples=100)
 def test_any_garbage_and_then_a_good_frame(pieces: list[bytes], size: int) -> None:
@@ -91,6 +94,7 @@ def test_any_garbage_and_then_a_good_frame(pieces: list[bytes], size: int) -> No
     assert answers == Line(SMALL, SPECIMEN).send(Wire(stream))
 
 
+@pytest.mark.clause("messages-7")
 @given(policy=policies, body=st.binary(max_size=200))
 @settings(max_examples=100)
 def test_any_body_has_at_most_one_answer_and_harms_nothing(policy: Policy, body: bytes) -> None:
@@ -224,6 +228,7 @@ def request(params: str, method: str = "add", id: str = "1") -> str:
     return f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}'
 
 
+@pytest.mark.clause("messages-7")
 @given(policy=both_policies, text=messages())
 @settings(max_examples=250)
 @example(ONE, request('{"a":1}'))
@@ -243,6 +248,7 @@ def test_both_ways_give_the_same_answer(policy: Policy, text: str) -> None:
     both_ways(policy, SIMPLE, text.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.clause("messages-7")
 @given(policy=both_policies, text=batches)
 @settings(max_examples=150)
 @example(ONE, "[" + request('{"a":1}') + "]")
@@ -254,6 +260,7 @@ def test_both_ways_give_the_same_answer_to_a_batch(policy: Policy, text: str) ->
     both_ways(policy, SIMPLE, text.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.clause("messages-7")
 @given(text=messages(), at=st.integers(0, 200), byte=st.integers(0, 255), cut=st.booleans())
 @settings(max_examples=150)
 def test_both_ways_agree_on_broken_requests(text: str, at: int, byte: int, cut: bool) -> None:
@@ -266,6 +273,7 @@ def test_both_ways_agree_on_broken_requests(text: str, at: int, byte: int, cut: 
     both_ways(ONE, SIMPLE, bytes(body))
 
 
+@pytest.mark.clause("messages-7")
 @given(texts=st.lists(messages(), max_size=8))
 @settings(max_examples=100)
 def test_both_ways_give_the_same_answers_in_a_stream(texts: list[str]) -> None:

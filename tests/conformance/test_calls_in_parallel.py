@@ -1,4 +1,4 @@
-"""ADR-044, the client multiplexer: each clause of the decision and each acceptance criterion.
+"""Calls in parallel: many on one connection, matched by id, each of which ends.
 
 Both clients are held to it, over the real thing: a connection, and a server on its other end.
 """
@@ -35,9 +35,10 @@ def make_service() -> Service:
     return service
 
 
-# The decision.
+# One connection.
 
 
+@pytest.mark.clause("client-1")
 def test_pending_requests_are_kept_by_id(face: Face) -> None:
     seen = threading.Event()
 
@@ -61,6 +62,7 @@ def test_pending_requests_are_kept_by_id(face: Face) -> None:
     server.join()
 
 
+@pytest.mark.clause("client-1")
 def test_one_reader_hands_out_all_answers(face: Face) -> None:
     """No call waits for another to read: the first asked is answered last, and all in one piece."""
 
@@ -78,8 +80,9 @@ def test_one_reader_hands_out_all_answers(face: Face) -> None:
     assert sorted(call.result(PATIENCE) for call in calls) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.clause("client-2")
 def test_a_request_is_registered_before_it_is_written() -> None:
-    """The seed's own code registers after the write, and so can miss a quick answer."""
+    """Registered after the write, a quick answer would be missed."""
     from duet_rpc.engine.calls import Calls
     from duet_rpc.wire.framing import Framing, HeaderFraming
 
@@ -116,6 +119,7 @@ def test_a_request_is_registered_before_it_is_written() -> None:
     assert set(ids) < registered[1].keys()
 
 
+@pytest.mark.clause("client-6")
 def test_each_request_has_its_own_timeout(face: Face) -> None:
     driver = face.connect(make_service())
     calls = [
@@ -129,6 +133,7 @@ def test_each_request_has_its_own_timeout(face: Face) -> None:
     assert patient.result(PATIENCE) == "patient"
 
 
+@pytest.mark.clause("client-4")
 def test_the_end_of_the_connection_rejects_all_pending_requests(face: Face) -> None:
     driver = face.open(Scripted(lambda peer: [peer.request() for _ in range(4)]))
     calls = [driver.begin("x", timeout=None) for _ in range(4)]
@@ -136,6 +141,7 @@ def test_the_end_of_the_connection_rejects_all_pending_requests(face: Face) -> N
     assert driver.stats.pending == 0
 
 
+@pytest.mark.clause("client-9")
 def test_the_optional_mutex_sends_one_request_at_a_time(face: Face) -> None:
     running, most = [0], [0]
     service = Service()
@@ -160,8 +166,9 @@ def test_the_optional_mutex_sends_one_request_at_a_time(face: Face) -> None:
 # The acceptance criteria.
 
 
+@pytest.mark.clause("client-1")
 @pytest.mark.parametrize("count", [4, 40])
-def test_ac6_parallel_requests_to_one_server_all_complete(face: Face, count: int) -> None:
+def test_parallel_requests_to_one_server_all_complete(face: Face, count: int) -> None:
     driver = face.connect(make_service())
     calls = [
         driver.begin("wait", {"seconds": 0.1, "name": str(number)}, timeout=PATIENCE)
@@ -171,7 +178,8 @@ def test_ac6_parallel_requests_to_one_server_all_complete(face: Face, count: int
     assert driver.stats.timeouts == 0
 
 
-def test_ac7_one_that_times_out_does_not_affect_the_others(face: Face) -> None:
+@pytest.mark.clause("client-6")
+def test_one_that_times_out_does_not_affect_the_others(face: Face) -> None:
     driver = face.connect(make_service())
     others = [
         driver.begin("wait", {"seconds": 2 * SHORT, "name": str(number)}, timeout=PATIENCE)
@@ -182,7 +190,8 @@ def test_ac7_one_that_times_out_does_not_affect_the_others(face: Face) -> None:
     assert [call.result(PATIENCE) for call in others] == ["0", "1", "2", "3"]
 
 
-def test_ac8_a_response_is_matched_to_its_request_by_id(face: Face) -> None:
+@pytest.mark.clause("client-1")
+def test_a_response_is_matched_to_its_request_by_id(face: Face) -> None:
     driver = face.connect(make_service())
     pauses = [0.3, 0.0, 0.2, 0.1, 0.0, 0.15]
     calls = [

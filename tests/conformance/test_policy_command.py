@@ -54,6 +54,7 @@ def shown(*arguments: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line) for line in result.output.splitlines() if line]
 
 
+@pytest.mark.clause("policies-7")
 @pytest.mark.parametrize("name", TABLE)
 def test_a_preset_has_the_values_of_the_table(name: str) -> None:
     values = {cells[0]: cells[1] for cells in shown(name)}
@@ -62,6 +63,7 @@ def test_a_preset_has_the_values_of_the_table(name: str) -> None:
         assert values[limit].startswith(value)
 
 
+@pytest.mark.clause("policies-7")
 @pytest.mark.parametrize("name", TABLE)
 def test_every_rule_says_where_it_comes_from(name: str) -> None:
     header, line, *rules = shown(name)
@@ -71,6 +73,7 @@ def test_every_rule_says_where_it_comes_from(name: str) -> None:
         assert len(cells) == 3 and all(cells), cells
 
 
+@pytest.mark.clause("policies-7")
 def test_the_origins_stand_on_their_own() -> None:
     assert {cells[0]: cells[2] for cells in shown("editor")}["batches"].startswith("editor daemons")
     origins = {cells[0]: cells[2] for cells in shown("production")}
@@ -80,10 +83,12 @@ def test_the_origins_stand_on_their_own() -> None:
         assert not [cells for cells in shown(name) if re.search("ADR|BATCH", cells[2])]
 
 
+@pytest.mark.clause("policies-7")
 def test_a_name_is_taken_in_any_case() -> None:
     assert shown("PRODUCTION") == shown("production")
 
 
+@pytest.mark.clause("policies-7")
 def test_without_a_name_the_presets_stand_side_by_side() -> None:
     header, _, *rows = shown()
     assert header == ["rule", *TABLE]
@@ -94,12 +99,14 @@ def test_without_a_name_the_presets_stand_side_by_side() -> None:
     assert LIMITS.keys() <= limits.keys()
 
 
+@pytest.mark.clause("policies-7")
 def test_columns_are_aligned() -> None:
     lines = CliRunner().invoke(duet_rpc, ["policy", "agent"]).output.splitlines()
     second = lines[0].index("value")
     assert all(line[second - 2 : second] == "  " and line[second] != " " for line in lines[2:])
 
 
+@pytest.mark.clause("policies-7")
 def test_an_unknown_policy_is_a_wrong_use() -> None:
     result = CliRunner().invoke(duet_rpc, ["policy", "strict"])
     assert result.exit_code == 2

@@ -1,7 +1,7 @@
-"""Contract, section 7: commands and their retries, clause by clause: bytes in, bytes out.
+"""Commands and their retries, clause by clause: bytes in, bytes out.
 
 What the ledger does with records is proved in tests/ledger; here it is proved that requests reach
-it and answers come from it, on every store. Crashes are in `test_section_7_processes.py`.
+it and answers come from it, on every store. Crashes are in `test_commands_across_processes.py`.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ from duet_rpc.errors import DeadlineExceeded, InProgress, KeyReused
 from duet_rpc.ledger import Ledger, MemoryStore, Store, open_store
 from duet_rpc.ledger.commands import Commands
 from duet_rpc.policy import DEVELOPMENT, PRODUCTION, SPEC, Policy
-from tests.helpers import Line, data_of, notification, refusal, request, result
+from tests.conformance.specimen import specimen
+from tests.helpers import Line, data_of, exchange, notification, refusal, request, result
 from tests.ledger.conftest import STORES, TRANSACTIONAL
 
 pytestmark = pytest.mark.timeout(120)
@@ -113,6 +114,7 @@ def member(answer: bytes) -> bytes:
 # Every result ever sent for one key is the same bytes.
 
 
+@pytest.mark.clause("commands-14")
 @every_store
 @pytest.mark.parametrize("method", PROMISES)
 @pytest.mark.parametrize("value", ["count", {"b": [1.0, 1e2, "é\n"], "a": None}, "decline"])
@@ -126,6 +128,7 @@ def test_a_retry_is_answered_with_the_same_bytes_under_its_own_id(
     assert len(bank.effects) == 1
 
 
+@pytest.mark.clause("commands-16")
 @every_store
 @pytest.mark.parametrize("value", [0, False, None, "", [], {}])
 def test_a_falsy_result_is_a_result(line: Line, bank: Bank, value: Any) -> None:
@@ -133,6 +136,7 @@ def test_a_falsy_result_is_a_result(line: Line, bank: Bank, value: Any) -> None:
     assert answers == [value, value] and len(bank.effects) == 1
 
 
+@pytest.mark.clause("commands-7")
 @every_store
 @pytest.mark.parametrize("method", PROMISES)
 def test_other_params_under_a_used_key_are_refused(line: Line, bank: Bank, method: str) -> None:
@@ -142,6 +146,7 @@ def test_other_params_under_a_used_key_are_refused(line: Line, bank: Bank, metho
     assert bank.effects == [1]
 
 
+@pytest.mark.clause("commands-8")
 @in_memory
 @pytest.mark.parametrize(
     ("params", "is_same"),
@@ -163,6 +168,7 @@ def test_a_retry_is_told_from_another_request_by_its_values(
     assert len(bank.effects) == 1
 
 
+@pytest.mark.clause("commands-6")
 @in_memory
 def test_a_key_means_nothing_under_another_method(line: Line, bank: Bank) -> None:
     assert [result(ask(line, keyed(method, "count"))) for method in PROMISES] == [1, 2]
@@ -171,6 +177,7 @@ def test_a_key_means_nothing_under_another_method(line: Line, bank: Bank) -> Non
 # What the handler raises, by kind.
 
 
+@pytest.mark.clause("commands-9")
 @every_store
 def test_an_unforeseen_exception_is_stored_where_an_effect_may_have_happened(
     line: Line, bank: Bank
@@ -182,6 +189,7 @@ def test_an_unforeseen_exception_is_stored_where_an_effect_may_have_happened(
     assert data_of(answers[0]) == {"reference": "ref-1"}
 
 
+@pytest.mark.clause("commands-9")
 @every_store
 def test_an_unforeseen_exception_is_forgotten_where_running_again_is_safe(
     line: Line, bank: Bank
@@ -190,6 +198,7 @@ def test_an_unforeseen_exception_is_forgotten_where_running_again_is_safe(
     assert codes == [-32603, -32603] and len(bank.effects) == 2
 
 
+@pytest.mark.clause("errors-7")
 @in_memory
 @pytest.mark.parametrize("method", PROMISES)
 def test_an_unforeseen_exception_leaks_nothing(line: Line, method: str) -> None:
@@ -199,6 +208,7 @@ def test_an_unforeseen_exception_leaks_nothing(line: Line, method: str) -> None:
     assert isinstance(line.log.failures[0], ValueError), "the log has it all"
 
 
+@pytest.mark.clause("commands-17")
 @every_store
 @pytest.mark.parametrize("method", PROMISES)
 def test_a_result_that_cannot_be_sent_is_an_outcome(line: Line, bank: Bank, method: str) -> None:
@@ -211,6 +221,7 @@ def test_a_result_that_cannot_be_sent_is_an_outcome(line: Line, bank: Bank, meth
     assert member(answers[0]) == member(answers[1]) and len(bank.effects) == 1
 
 
+@pytest.mark.clause("commands-17")
 @in_memory
 def test_a_result_that_is_too_large_to_keep_is_one_that_cannot_be_sent(
     line: Line, bank: Bank
@@ -221,6 +232,7 @@ def test_a_result_that_is_too_large_to_keep_is_one_that_cannot_be_sent(
     assert member(answers[0]) == member(answers[1]) and len(bank.effects) == 1
 
 
+@pytest.mark.clause("errors-9")
 @in_memory
 def test_an_error_whose_data_cannot_be_encoded_is_still_that_error(store: Store) -> None:
     service = Service()
@@ -240,6 +252,7 @@ def test_an_error_whose_data_cannot_be_encoded_is_still_that_error(store: Store)
 # The key.
 
 
+@pytest.mark.clause("commands-1")
 @in_memory
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\nb", "a\x00", 7, None])
 @pytest.mark.parametrize("in_meta", [False, True])
@@ -253,6 +266,7 @@ def test_a_key_that_is_none_is_refused_and_runs_nothing(
     assert bank.effects == []
 
 
+@pytest.mark.clause("commands-3")
 @in_memory
 def test_a_missing_key_is_refused_and_runs_nothing(line: Line, bank: Bank) -> None:
     answer = ask(line, request("bank.once", {"value": 1}))
@@ -260,12 +274,14 @@ def test_a_missing_key_is_refused_and_runs_nothing(line: Line, bank: Bank) -> No
     assert bank.effects == []
 
 
+@pytest.mark.clause("commands-1")
 @every_store
 @pytest.mark.parametrize("key", ["x" * 255, "ключ 🗝", 'with spaces: and "signs" \'%_*'])
 def test_every_printable_key_works_on_every_store(line: Line, bank: Bank, key: str) -> None:
     assert [result(ask(line, keyed("once", "count", key))) for _ in range(2)] == [1, 1]
 
 
+@pytest.mark.clause("commands-1")
 @in_memory
 def test_a_key_in_meta_is_the_same_key(line: Line, bank: Bank) -> None:
     ask(line, keyed("once", "count"))
@@ -274,6 +290,7 @@ def test_a_key_in_meta_is_the_same_key(line: Line, bank: Bank) -> None:
     assert [context.idempotency_key for context in bank.contexts] == ["k"]
 
 
+@pytest.mark.clause("commands-2")
 @in_memory
 def test_two_different_keys_are_refused_and_run_nothing(line: Line, bank: Bank) -> None:
     both = {"idempotency_key": "a", "_meta": {"idempotency_key": "b"}}
@@ -283,6 +300,7 @@ def test_two_different_keys_are_refused_and_run_nothing(line: Line, bank: Bank) 
     assert bank.effects == []
 
 
+@pytest.mark.clause("commands-29")
 @in_memory
 @pytest.mark.parametrize("age", [None, 7, {}, {"attempt": 1, "age_ms": 5}, {"attempt": 2}])
 def test_a_retry_whose_age_cannot_be_read_is_refused_and_runs_nothing(
@@ -295,6 +313,7 @@ def test_a_retry_whose_age_cannot_be_read_is_refused_and_runs_nothing(
     assert bank.effects == []
 
 
+@pytest.mark.clause("commands-4")
 @in_memory
 def test_without_a_key_each_request_is_a_command_of_its_own(bank: Bank, commands: Commands) -> None:
     line = Line(DEVELOPMENT, bank.service, ledger=commands)
@@ -305,6 +324,7 @@ def test_without_a_key_each_request_is_a_command_of_its_own(bank: Bank, commands
 # Refusals before the start are never stored, and messages without id.
 
 
+@pytest.mark.clause("commands-18", "errors-12")
 @every_store
 def test_a_refusal_before_the_start_is_not_stored(line: Line, bank: Bank) -> None:
     bad = request("bank.once", {"wrong": 1, "idempotency_key": "k"})
@@ -312,6 +332,7 @@ def test_a_refusal_before_the_start_is_not_stored(line: Line, bank: Bank) -> Non
     assert result(ask(line, keyed("once", "count"))) == 1
 
 
+@pytest.mark.clause("commands-18")
 @in_memory
 @pytest.mark.parametrize("policy", [DEVELOPMENT, PRODUCTION], ids=lambda policy: policy.name)
 def test_a_command_without_id_is_refused_and_its_key_stays_free(
@@ -324,6 +345,7 @@ def test_a_command_without_id_is_refused_and_its_key_stays_free(
     assert result(ask(line, keyed("once", "count"))) == 1
 
 
+@pytest.mark.clause("commands-14")
 @in_memory
 def test_where_commands_may_be_notifications_a_key_still_counts(
     bank: Bank, commands: Commands
@@ -334,6 +356,7 @@ def test_where_commands_may_be_notifications_a_key_still_counts(
     assert len(bank.effects) == 1
 
 
+@pytest.mark.clause("batches-6")
 @every_store
 def test_the_items_of_a_batch_are_commands_like_any_other(line: Line, bank: Bank) -> None:
     items = [keyed("once", "count", id=1), keyed("once", "count", "other", id=2)]
@@ -348,6 +371,7 @@ def test_the_items_of_a_batch_are_commands_like_any_other(line: Line, bank: Bank
 # Duplicates, scopes, outcomes: through a client and a server.
 
 
+@pytest.mark.clause("commands-25")
 @every_store
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_fifty_duplicates_at_once_are_one_run(store: Store, is_async: bool) -> None:
@@ -375,6 +399,7 @@ async def test_fifty_duplicates_at_once_are_one_run(store: Store, is_async: bool
     assert len(runs) == 1
 
 
+@pytest.mark.clause("commands-21")
 @every_store
 async def test_what_became_of_a_command_can_be_asked_for(store: Store, bank: Bank) -> None:
     gate, begun = asyncio.Event(), asyncio.Event()
@@ -399,6 +424,7 @@ async def test_what_became_of_a_command_can_be_asked_for(store: Store, bank: Ban
         assert told["state"] == "done" and told["error"]["code"] == 402
 
 
+@pytest.mark.clause("commands-6")
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 async def test_two_principals_have_a_key_each(url: str, bank: Bank, tmp_path: Path) -> None:
     names = iter(["ada", "ben", "ada"])
@@ -426,6 +452,7 @@ async def test_two_principals_have_a_key_each(url: str, bank: Bank, tmp_path: Pa
         server.close()
 
 
+@pytest.mark.clause("commands-6")
 @in_memory
 async def test_a_principal_in_the_params_is_only_a_param(line: Line, bank: Bank) -> None:
     params = {"value": 1, "idempotency_key": "k", "_meta": {"principal": "root"}}
@@ -436,6 +463,7 @@ async def test_a_principal_in_the_params_is_only_a_param(line: Line, bank: Bank)
 # The caller's cancellation and deadline.
 
 
+@pytest.mark.clause("commands-20", "cancelling-4")
 @every_store
 async def test_cancelling_the_caller_does_not_end_a_command_that_has_begun(store: Store) -> None:
     service = Service()
@@ -462,6 +490,7 @@ async def test_cancelling_the_caller_does_not_end_a_command_that_has_begun(store
     assert len(runs) == 1
 
 
+@pytest.mark.clause("commands-20")
 @in_memory
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_the_deadline_of_a_command_ends_the_waiting_alone(
@@ -501,6 +530,7 @@ async def test_the_deadline_of_a_command_ends_the_waiting_alone(
     assert len(runs) == 1
 
 
+@pytest.mark.clause("commands-25")
 @in_memory
 async def test_a_duplicate_waits_no_longer_than_the_ledger_says(store: Store) -> None:
     service = Service()
@@ -572,6 +602,7 @@ def mover(table: Table) -> Service:
     return service
 
 
+@pytest.mark.clause("commands-10")
 @transactional
 def test_effects_and_record_commit_together(
     commands: Commands, mover: Service, table: Table
@@ -582,6 +613,7 @@ def test_effects_and_record_commit_together(
     assert table.values() == ["a"]
 
 
+@pytest.mark.clause("commands-15")
 @transactional
 def test_a_declared_error_undoes_the_effects_and_is_kept(
     commands: Commands, mover: Service, table: Table
@@ -593,6 +625,7 @@ def test_a_declared_error_undoes_the_effects_and_is_kept(
     assert table.values() == []
 
 
+@pytest.mark.clause("commands-9", "commands-17")
 @transactional
 @pytest.mark.parametrize(("value", "code"), [("fail", -32603), ("odd", -32016)])
 def test_what_is_rolled_back_leaves_nothing_behind(
@@ -606,6 +639,7 @@ def test_what_is_rolled_back_leaves_nothing_behind(
     assert table.values() == ["a"]
 
 
+@pytest.mark.clause("commands-4")
 @transactional
 def test_a_transactional_command_without_a_key_has_its_transaction_all_the_same(
     commands: Commands, mover: Service, table: Table
@@ -617,6 +651,7 @@ def test_a_transactional_command_without_a_key_has_its_transaction_all_the_same(
     assert table.values() == ["a", "a"]
 
 
+@pytest.mark.clause("commands-20", "cancelling-4")
 @transactional
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_transactional_command_is_rolled_back_with_its_caller(
@@ -663,6 +698,7 @@ async def test_a_transactional_command_is_rolled_back_with_its_caller(
 # Records end, and starts are refused.
 
 
+@pytest.mark.clause("commands-27")
 def test_a_record_that_has_expired_is_as_if_it_had_never_been(bank: Bank) -> None:
     now = 1000.0
     store = MemoryStore(clock=lambda: now)
@@ -678,6 +714,7 @@ def test_a_record_that_has_expired_is_as_if_it_had_never_been(bank: Bank) -> Non
     commands.close()
 
 
+@pytest.mark.clause("commands-12")
 @in_memory
 def test_an_unknown_outcome_is_told_as_such(line: Line, bank: Bank, store: Store) -> None:
     class Died(BaseException):
@@ -724,12 +761,14 @@ def with_transaction(service: Service) -> None:
     def move(db: Transaction) -> None: ...
 
 
+@pytest.mark.clause("policies-6")
 @pytest.mark.parametrize("store", [None, "memory:"])
 def test_production_refuses_to_start_without_a_durable_store(store: str | None) -> None:
     with pytest.raises(UsageError, match="durable store"):
         Server(a_service(plain), policy=PRODUCTION, store=store)
 
 
+@pytest.mark.clause("stores-2")
 @pytest.mark.parametrize("kind", ["valkey"], indirect=True)
 def test_redis_refuses_transactional_commands_at_start(url: str) -> None:
     with pytest.raises(UsageError, match="cannot run transactional commands"):
@@ -737,12 +776,14 @@ def test_redis_refuses_transactional_commands_at_start(url: str) -> None:
     Server(a_service(plain), policy=PRODUCTION, store=url).close()
 
 
+@pytest.mark.clause("stores-2")
 @pytest.mark.parametrize("store", [None, "memory:"])
 def test_without_a_database_transactional_commands_are_refused_at_start(store: str | None) -> None:
     with pytest.raises(UsageError, match="transactional"):
         Server(a_service(with_transaction), policy=DEVELOPMENT, store=store)
 
 
+@pytest.mark.clause("policies-6")
 @pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 def test_a_ledger_with_times_of_its_own_is_a_store(url: str) -> None:
     ledger = Ledger(open_store(url), lease=1.0)
@@ -751,6 +792,7 @@ def test_a_ledger_with_times_of_its_own_is_a_store(url: str) -> None:
     server.close()
 
 
+@pytest.mark.clause("commands-7")
 @in_memory
 async def test_a_key_that_is_running_with_other_params_is_refused_at_once(store: Store) -> None:
     service = Service()
@@ -769,3 +811,20 @@ async def test_a_key_that_is_running_with_other_params_is_refused_at_once(store:
             await client.command("slow", {"value": 2}, key="k")
         gate.set()
         assert await first == 1
+
+
+# Without a ledger.
+
+
+@pytest.mark.clause("commands-4")
+def test_outside_production_a_key_is_optional() -> None:
+    assert result(exchange(DEVELOPMENT, specimen(), request("pay", {"amount": 3}))[0]) == 3
+
+
+@pytest.mark.clause("commands-5")
+@pytest.mark.parametrize("policy", [DEVELOPMENT, PRODUCTION], ids=lambda policy: policy.name)
+def test_the_key_stands_in_params_and_is_no_parameter_of_the_handler(policy: Policy) -> None:
+    answer = exchange(
+        policy, specimen(), request("pay", {"amount": 3, "idempotency_key": "order-17"})
+    )[0]
+    assert result(answer) == 3

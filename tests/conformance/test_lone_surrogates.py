@@ -1,4 +1,4 @@
-r"""Contract, section 3: a string may hold any JSON escape, also `\ud83d` alone."""
+r"""Lone surrogates: a string may hold any JSON escape, also `\ud83d` alone."""
 
 import json
 import os
@@ -103,6 +103,7 @@ STRINGS = [
 ]
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 @pytest.mark.parametrize("text", STRINGS)
 @pytest.mark.parametrize("method", ["at_once", "later", "typed"])
@@ -112,6 +113,7 @@ def test_it_reaches_the_handler_and_comes_back(policy: Policy, method: str, text
         assert result(one(policy, call(method, params % text))) == expected
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 def test_in_keys_and_anywhere_inside(policy: Policy) -> None:
     value = rb'{"\ud83d":[{"a\ude00":["\ud83d"]},1.0,%b]}' % (b"9" * 30)
@@ -120,6 +122,7 @@ def test_in_keys_and_anywhere_inside(policy: Policy) -> None:
     assert result(one(policy, call("raw", b'{"value": %b}' % value))) == value.decode()
 
 
+@pytest.mark.clause("messages-10", "ids-1")
 @every_preset
 @pytest.mark.parametrize("id", [rb'"\ud83d"', rb'"\uD83D"', rb'"\ude00 \\ud83d"'])
 def test_an_id_is_echoed_as_it_was_spelled(policy: Policy, id: bytes) -> None:
@@ -130,6 +133,7 @@ def test_an_id_is_echoed_as_it_was_spelled(policy: Policy, id: bytes) -> None:
     assert one(policy, call("nothing", id=id)).startswith(b'{"jsonrpc":"2.0","id":%b,' % id)
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 def test_unknown_members_and_unknown_methods(policy: Policy) -> None:
     body = rb'{"\ud83d":"\ud83d","jsonrpc":"2.0","id":5,"method":"at_once","params":["a"]}'
@@ -139,6 +143,7 @@ def test_unknown_members_and_unknown_methods(policy: Policy) -> None:
     assert data_of(one(policy, body)) == {"detail": "no method 'no ?' is served here"}
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 @pytest.mark.parametrize(
     ("params", "param"),
@@ -158,17 +163,20 @@ def test_where_a_type_cannot_hold_it_the_params_are_invalid(
     assert data_of(answer)["param"] == param
 
 
+@pytest.mark.clause("messages-10")
 def test_an_unknown_name_is_named() -> None:
     answer = one(SPEC, call("typed", rb'{"text":"a","\ud83d":1}'))
     assert refusal(answer).code == -32602 and data_of(answer)["received"] == "an unknown name"
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 def test_other_values_beside_it_are_as_exact_as_ever(policy: Policy) -> None:
     params = rb'{"text":"\ud83d","exact":0.12345678901234567890123}'
     assert result(one(policy, call("typed", params))) == "\ud83d 0 up 0.12345678901234567890123"
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 def test_results_and_errors_that_hold_one(policy: Policy) -> None:
     assert one(policy, call("half")) == rb'{"jsonrpc":"2.0","id":1,"result":"\ud83d"}'
@@ -177,6 +185,7 @@ def test_results_and_errors_that_hold_one(policy: Policy) -> None:
     assert error == {"code": 7, "message": "half \ud83d", "data": {"\ude00": ["\ude00"]}}
 
 
+@pytest.mark.clause("messages-10")
 def test_batches() -> None:
     items = [
         call("at_once", rb'["\ud83d"]', b"1"),
@@ -197,12 +206,14 @@ def test_batches() -> None:
     assert refusal(one(EDITOR, many)).reason == "batch-not-supported"
 
 
+@pytest.mark.clause("messages-10")
 def test_notifications_run() -> None:
     line = Line(SPEC, served())
     assert line.send(rb'{"jsonrpc":"2.0","method":"at_once","params":["\ud83d"]}') == []
     assert line.log.lines == []
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 def test_a_cancellation_finds_its_request(policy: Policy) -> None:
     line = Line(policy, served(), held=["later"])
@@ -215,6 +226,7 @@ def test_a_cancellation_finds_its_request(policy: Policy) -> None:
     assert refusal(answer) == (-32800, "Request cancelled", "cancelled", "\ud83d")
 
 
+@pytest.mark.clause("messages-10")
 def test_beside_the_params() -> None:
     line = Line(SPEC, served())
     (answer,) = line.send(call("correlated", rb'{"_meta":{"traceparent":"\ud83d","x":"\ud83d"}}'))
@@ -223,6 +235,7 @@ def test_beside_the_params() -> None:
     assert result(answer) == ["1", "a"]
 
 
+@pytest.mark.clause("messages-10")
 @pytest.mark.parametrize("framing", [HeaderFraming, LineFraming], ids=["lsp", "ndjson"])
 def test_however_it_is_cut(framing: Any) -> None:
     body = call("at_once", rb'["\ud83d"]', rb'"\ude00"')
@@ -238,6 +251,7 @@ def test_however_it_is_cut(framing: Any) -> None:
 # Limits hold as without it.
 
 
+@pytest.mark.clause("messages-10")
 @every_preset
 def test_it_is_no_way_around_the_limits(policy: Policy) -> None:
     deep = call("echo", rb'["\ud83d",%b]' % (b"[" * 64 + b"]" * 64))
@@ -252,6 +266,7 @@ def test_it_is_no_way_around_the_limits(policy: Policy) -> None:
     assert refusal(exchange(small, served(), huge)[0]).reason == "oversize"
 
 
+@pytest.mark.clause("messages-10")
 @pytest.mark.parametrize(
     "value",
     [
@@ -282,6 +297,7 @@ def open_commands(store: Store) -> Iterator[Callable[[], Commands]]:
         yield make
 
 
+@pytest.mark.clause("messages-10")
 @every_store
 def test_a_command_is_replayed(open_commands: Callable[[], Commands]) -> None:
     line = Line(SPEC, served(), ledger=open_commands())
@@ -296,6 +312,7 @@ def test_a_command_is_replayed(open_commands: Callable[[], Commands]) -> None:
     assert refusal(other).reason == "idempotency-key-reused"
 
 
+@pytest.mark.clause("messages-10")
 @every_store
 @pytest.mark.parametrize(
     "params",
@@ -312,6 +329,7 @@ def test_a_key_needs_printable_characters(
     assert refusal(answer) == (-32602, "Invalid params", "idempotency-key-invalid", 1)
 
 
+@pytest.mark.clause("messages-10")
 def test_fingerprints_tell_values_apart_and_not_spellings() -> None:
     def of(params: bytes) -> bytes:
         return fingerprint("put", params)
@@ -357,6 +375,7 @@ Server(service).run_stdio(framing="FRAMING")
 """
 
 
+@pytest.mark.clause("messages-10")
 @pytest.mark.parametrize("framing", ["lsp", "ndjson"])
 def test_a_daemon_logs_it_and_lives_on(framing: str) -> None:
     encode = HeaderFraming.encode if framing == "lsp" else LineFraming.encode

@@ -1,4 +1,4 @@
-"""Contract, section 7: a retry tells its age, and what a store cannot know is not run again.
+"""The age of a retry: a retry tells its age, and what a store cannot know is not run again.
 
 Real servers that die between effect and answer, on every store, asked by both clients. An effect
 is a line in a file, so that it can be counted whatever was answered.
@@ -183,6 +183,7 @@ def place(url: str, tmp_path: Path, ask: Ask) -> Place:
     return Place(tmp_path, url, ask)
 
 
+@pytest.mark.clause("commands-32")
 @every_store
 @every_client
 @pytest.mark.parametrize("method", ["app.once", "app.once_on_loop"])
@@ -200,6 +201,7 @@ def test_at_most_once_holds_over_a_crash_though_the_client_retries(
     assert place.effects == ["die"]
 
 
+@pytest.mark.clause("commands-35")
 @every_store
 @every_client
 def test_a_client_that_gave_up_is_told_the_truth_when_it_asks(place: Place) -> None:
@@ -213,6 +215,7 @@ def test_a_client_that_gave_up_is_told_the_truth_when_it_asks(place: Place) -> N
     assert place.effects == ["die"]
 
 
+@pytest.mark.clause("commands-32")
 @every_store
 @every_client
 @pytest.mark.parametrize("first", ["command", "batch"])
@@ -233,6 +236,7 @@ def test_at_most_once_holds_over_every_crash_after_it(
     assert place.effects == ["die"]
 
 
+@pytest.mark.clause("commands-32")
 @every_store
 @every_client
 @pytest.mark.parametrize("more", [0.0, 30.0])
@@ -253,6 +257,7 @@ def test_another_process_tells_the_age_too(place: Place, kind: str, more: float)
     assert place.effects == ["die"]
 
 
+@pytest.mark.clause("commands-32")
 @every_store
 @every_client
 def test_a_retry_safe_command_runs_again(place: Place) -> None:
@@ -261,6 +266,7 @@ def test_a_retry_safe_command_runs_again(place: Place) -> None:
     assert place.effects == ["die", "die"]
 
 
+@pytest.mark.clause("commands-33")
 @pytest.mark.parametrize("kind", ["memory"], indirect=True)
 @every_client
 def test_a_client_that_does_not_tell_is_served_as_ever(place: Place) -> None:
@@ -271,6 +277,7 @@ def test_a_client_that_does_not_tell_is_served_as_ever(place: Place) -> None:
     assert place.effects == ["die", "die"]
 
 
+@pytest.mark.clause("commands-32")
 @pytest.mark.parametrize("kind", STORES[1:], indirect=True)
 @every_client
 def test_an_outcome_is_replayed_by_another_server(place: Place) -> None:
@@ -284,6 +291,7 @@ def test_an_outcome_is_replayed_by_another_server(place: Place) -> None:
 # A server that has just started, for which a retry may have waited
 
 
+@pytest.mark.clause("commands-32")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"], indirect=True)
 @every_client
 def test_a_transaction_that_a_crash_rolled_back_is_run_however_young_the_store(
@@ -296,6 +304,7 @@ def test_a_transaction_that_a_crash_rolled_back_is_run_however_young_the_store(
     assert place.effects == ["die", "die"]
 
 
+@pytest.mark.clause("commands-32")
 @pytest.mark.parametrize("kind", STORES[1:], indirect=True)
 @every_client
 def test_a_try_that_never_came_is_run_if_a_server_before_this_one_made_the_store(
@@ -308,6 +317,7 @@ def test_a_try_that_never_came_is_run_if_a_server_before_this_one_made_the_store
     assert place.effects == ["before", "live"]
 
 
+@pytest.mark.clause("commands-32")
 @every_store
 @every_client
 def test_a_store_that_this_process_made_knows_nothing_of_what_waited_for_it(place: Place) -> None:
@@ -316,6 +326,7 @@ def test_a_store_that_this_process_made_knows_nothing_of_what_waited_for_it(plac
     assert not place.effects
 
 
+@pytest.mark.clause("commands-32")
 @every_client
 def test_nor_does_memory_that_was_made_before_the_server(tmp_path: Path, ask: Ask) -> None:
     place = Place(tmp_path, "memory://", ask)
@@ -339,6 +350,7 @@ def counted() -> tuple[Service, list[int]]:
     return service, runs
 
 
+@pytest.mark.clause("commands-32")
 async def test_a_first_try_that_never_came_is_run_by_a_server_that_was_there(
     counted: tuple[Service, list[int]],
 ) -> None:
@@ -349,6 +361,7 @@ async def test_a_first_try_that_never_came_is_run_by_a_server_that_was_there(
     assert len(counted[1]) == 1
 
 
+@pytest.mark.clause("commands-32")
 async def test_what_was_sent_before_the_server_began_or_too_long_ago_is_unknown(
     counted: tuple[Service, list[int]],
 ) -> None:
@@ -369,6 +382,7 @@ async def test_what_was_sent_before_the_server_began_or_too_long_ago_is_unknown(
     assert counted[1] == []
 
 
+@pytest.mark.clause("commands-34")
 async def test_waiting_for_its_turn_makes_no_retry_look_younger() -> None:
     """The store began between the first try and the retry, which then waits for its turn."""
     service, runs = Service("app"), []
@@ -399,6 +413,7 @@ async def test_waiting_for_its_turn_makes_no_retry_look_younger() -> None:
     assert not runs
 
 
+@pytest.mark.clause("commands-34")
 def test_what_is_read_while_a_server_starts_may_have_waited_for_it() -> None:
     server = Server(Service("app"))
     commands = server.commands
@@ -413,6 +428,7 @@ def test_what_is_read_while_a_server_starts_may_have_waited_for_it() -> None:
     server.close()
 
 
+@pytest.mark.clause("commands-32")
 async def test_a_server_without_a_store_remembers_from_its_start(
     counted: tuple[Service, list[int]],
 ) -> None:
@@ -422,6 +438,7 @@ async def test_a_server_without_a_store_remembers_from_its_start(
         assert await client.command("app.once", key="a", age=0.01) == 1
 
 
+@pytest.mark.clause("commands-32")
 async def test_an_age_of_zero_says_that_no_try_before_can_have_had_an_effect() -> None:
     service = Service("app")
 

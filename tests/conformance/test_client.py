@@ -58,6 +58,7 @@ def make_service() -> tuple[Service, list[Any]]:
     return service, done
 
 
+@pytest.mark.clause("client-1")
 def test_one_reader_any_number_of_calls_answers_by_id() -> None:
     async def story() -> None:
         async with connect(make_service()[0]) as client:
@@ -70,6 +71,7 @@ def test_one_reader_any_number_of_calls_answers_by_id() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-3")
 def test_every_call_ends_once_in_one_of_five_ways() -> None:
     async def story() -> None:
         wire = Wire()
@@ -93,6 +95,7 @@ def test_every_call_ends_once_in_one_of_five_ways() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-4")
 async def test_a_loss_carries_the_exit_code_and_the_tail_of_stderr() -> None:
     program = (
         "import sys; sys.stdin.buffer.readline();"
@@ -111,6 +114,7 @@ async def test_a_loss_carries_the_exit_code_and_the_tail_of_stderr() -> None:
             assert outcome.stderr_tail == "the ink ran out"
 
 
+@pytest.mark.clause("client-5")
 def test_one_deadline_covers_queueing_writing_and_waiting() -> None:
     async def story() -> None:
         wire = Wire()
@@ -127,6 +131,7 @@ def test_one_deadline_covers_queueing_writing_and_waiting() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-7")
 def test_late_duplicate_and_unknown_answers_are_counted_and_dropped() -> None:
     async def story() -> None:
         wire = Wire()
@@ -150,6 +155,7 @@ def test_late_duplicate_and_unknown_answers_are_counted_and_dropped() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-6")
 def test_a_timeout_touches_no_other_call_and_tells_the_server() -> None:
     async def story() -> None:
         service, done = make_service()
@@ -163,6 +169,7 @@ def test_a_timeout_touches_no_other_call_and_tells_the_server() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-2")
 def test_ids_are_never_reused_on_a_connection() -> None:
     async def story() -> None:
         wire, ids = Wire(), list[int]()
@@ -184,6 +191,7 @@ def test_ids_are_never_reused_on_a_connection() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-9")
 def test_without_concurrency_one_request_is_sent_at_a_time() -> None:
     async def story() -> None:
         async with connect(make_service()[0], allow_concurrent_requests=False) as client:
@@ -193,6 +201,7 @@ def test_without_concurrency_one_request_is_sent_at_a_time() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-16")
 def test_queries_are_sent_again() -> None:
     async def story() -> None:
         wire = Wire()
@@ -205,6 +214,7 @@ def test_queries_are_sent_again() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-16")
 async def test_commands_are_sent_again_under_the_key_that_was_made_first() -> None:
     service, done = make_service()
     wire = Wire()
@@ -216,6 +226,7 @@ async def test_commands_are_sent_again_under_the_key_that_was_made_first() -> No
     assert done == [7], "it was sent twice and happened once"
 
 
+@pytest.mark.clause("client-16")
 def test_anything_else_fails_as_outcome_unknown() -> None:
     async def story() -> None:
         wire = Wire()
@@ -230,6 +241,7 @@ def test_anything_else_fails_as_outcome_unknown() -> None:
     run(story())
 
 
+@pytest.mark.clause("client-21")
 def test_both_ways_with_separate_ids_also_while_a_handler_runs() -> None:
     async def story() -> None:
         ours = Service()

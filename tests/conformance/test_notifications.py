@@ -1,4 +1,4 @@
-"""Contract, section 5: notifications are never answered and never end anything."""
+"""Notifications are never answered and never end anything."""
 
 import pytest
 
@@ -20,6 +20,7 @@ strict = pytest.mark.parametrize("policy", STRICT, ids=name)
 lenient = pytest.mark.parametrize("policy", LENIENT, ids=name)
 
 
+@pytest.mark.clause("notifications-1")
 @every_preset
 def test_a_notification_is_run_and_not_answered(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -27,6 +28,7 @@ def test_a_notification_is_run_and_not_answered(policy: Policy) -> None:
     assert result(line.send(request("seen"))[0]) == [7, 8]
 
 
+@pytest.mark.clause("notifications-2")
 @every_preset
 def test_an_unknown_method_is_logged_at_warn(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -35,6 +37,7 @@ def test_an_unknown_method_is_logged_at_warn(policy: Policy) -> None:
     assert (entry.severity, entry.fields["method"]) == ("warn", "foobar")
 
 
+@pytest.mark.clause("notifications-2")
 @every_preset
 def test_bad_params_are_logged_at_error(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -47,6 +50,7 @@ def test_bad_params_are_logged_at_error(policy: Policy) -> None:
     )
 
 
+@pytest.mark.clause("notifications-2")
 @lenient
 @pytest.mark.parametrize("method", ["fail", "gone", "unserializable"])
 def test_a_failing_handler_is_logged_at_error(policy: Policy, method: str) -> None:
@@ -57,6 +61,7 @@ def test_a_failing_handler_is_logged_at_error(policy: Policy, method: str) -> No
     assert result(line.send(request("echo", [1]))[0]) == 1
 
 
+@pytest.mark.clause("notifications-3")
 @lenient
 def test_commands_and_queries_take_notifications(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -65,6 +70,7 @@ def test_commands_and_queries_take_notifications(policy: Policy) -> None:
     assert result(line.send(request("seen"))[0]) == [3, 4, 5]
 
 
+@pytest.mark.clause("notifications-4")
 @strict
 @pytest.mark.parametrize("method", ["pay", "fire"])
 def test_a_command_without_id_is_an_invalid_request(policy: Policy, method: str) -> None:
@@ -74,6 +80,7 @@ def test_a_command_without_id_is_an_invalid_request(policy: Policy, method: str)
     assert result(line.send(request("seen"))[0]) == []
 
 
+@pytest.mark.clause("notifications-5")
 @strict
 def test_a_command_with_a_null_id_is_refused_likewise(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -82,6 +89,7 @@ def test_a_command_with_a_null_id_is_refused_likewise(policy: Policy) -> None:
     assert result(line.send(request("seen"))[0]) == []
 
 
+@pytest.mark.clause("notifications-4")
 @strict
 def test_a_query_that_does_not_allow_it_takes_no_notification(policy: Policy) -> None:
     line = Line(policy, specimen())
@@ -90,6 +98,7 @@ def test_a_query_that_does_not_allow_it_takes_no_notification(policy: Policy) ->
     assert result(line.send(request("seen"))[0]) == []
 
 
+@pytest.mark.clause("notifications-5")
 @strict
 def test_a_query_with_a_null_id_is_a_request(policy: Policy) -> None:
     assert exchange(policy, specimen(), request("get_data", id=None)) == [
@@ -97,6 +106,7 @@ def test_a_query_with_a_null_id_is_a_request(policy: Policy) -> None:
     ]
 
 
+@pytest.mark.clause("notifications-6")
 @every_preset
 def test_a_notification_waits_its_turn(policy: Policy) -> None:
     line = Line(policy, specimen(), held={"hold"})
@@ -105,3 +115,11 @@ def test_a_notification_waits_its_turn(policy: Policy) -> None:
     assert line.running == [b"%d" % n for n in range(policy.max_in_flight)]
     line.release_all()
     assert result(line.send(request("seen"))[0]) == [7]
+
+
+@pytest.mark.clause("notifications-4")
+@strict
+def test_a_command_with_an_id_runs(policy: Policy) -> None:
+    assert (
+        result(exchange(policy, specimen(), request("pay", {"idempotency_key": "k"}, id=0))[0]) == 1
+    )
