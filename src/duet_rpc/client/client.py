@@ -3,6 +3,8 @@
 A call is a future that the reader settles, so it costs no task and no timer of its own. Every call
 ends once: with its result, an `RpcError`, its timeout, its cancellation, or the loss of the
 connection.
+
+A quarter of the module are signatures, each of them three times: so type checkers know results.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 Threads that call at the same time do not queue for the lock (flat combining): the one that holds it
 sends their calls together with its own, so a call costs two system calls and a poll. Who reads the
-answers is in `lead`; what an interrupt may break off, in `interrupts`.
+answers is in `lead`; what an interrupt may break off, in `interrupts`. All else that needs the lock
+is in one class here, which is why it is a long one.
 """
 
 import copy
@@ -275,7 +276,7 @@ class SharedConnection:
         reply.gate = Turnstile()
         self._handed_in.append(reply)
         if not self._combines:  # it may have looked just before
-            self.do(_look, None, None)
+            self.do(self._take_back, None, None)
         self.lead.follow(reply)
         if reply.host is None and not reply.done:
             self.do(self._take_back, reply, None)
@@ -284,9 +285,9 @@ class SharedConnection:
         self._wait(reply, None, passed_gate=True)
         return True
 
-    def _take_back(self, reply: ThreadReply, _: None) -> None:
+    def _take_back(self, reply: ThreadReply | None, _: None) -> None:
         """Have a call not sent that was handed in, if it is not too late."""
-        if reply in self._handed_in:
+        if reply is not None and reply in self._handed_in:
             self._handed_in.remove(reply)
 
     def _send_handed_in(self) -> None:
@@ -406,7 +407,3 @@ class SharedConnection:
         if self.host is not None:
             self.host.connection.calls.forget(reply.id, tell_peer=True)
             self._flush(self.host)
-
-
-def _look(_: None, __: None) -> None:
-    """Do nothing but what `do` does in any case."""
