@@ -7,21 +7,21 @@ reads does so for all, so it runs no handlers: each has a thread of its own.
 import copy
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.client.options import Expected
 from duet_rpc.client.replies import ThreadReply
-from duet_rpc.context import Context, Reply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED
+from duet_rpc.hosts.host import BaseHost
+from duet_rpc.hosts.replies import PeerReply
 from duet_rpc.hosts.runner import WorkerRunner
 from duet_rpc.hosts.threads import ThreadHost
-from duet_rpc.hosts.workers import waiting
 from duet_rpc.transports.link import Link
 from duet_rpc.wire.framing import Framing
 
@@ -43,7 +43,6 @@ class BlockingHost(ThreadHost):
         patience: float | None,
     ) -> None:
         super().__init__(link.channel, dispatcher, framing, options)
-        self.retired = False
         self._ending = threading.Lock()
         self._released = False
         self._shared = shared
@@ -56,7 +55,7 @@ class BlockingHost(ThreadHost):
     def forked(self) -> None:
         """Leave the connection to the parent."""
         super().forked()
-        self.retired = True
+        self.closed = True
         self.lost_by = UsageError(FORKED)
 
     @property
@@ -71,7 +70,7 @@ class BlockingHost(ThreadHost):
 
     def retire(self) -> None:
         """No more waiting on these descriptors: they are about to be closed."""
-        self.retired = True
+        self.closed = True
         self.outbox.lose()
         self.stir()
 
@@ -101,11 +100,12 @@ class BlockingHost(ThreadHost):
         with self._shared.lock:
             self.clocks.stop(job)
             self.connection.finish(job, member)
-            self._go_on()
+            self.go_on()
 
-    def _go_on(self) -> None:
-        if not self.retired:
-            self.connection.go_on()
+    def go_on(self) -> None:
+        """Go on with what has become possible. The lock is held."""
+        super().go_on()
+        if not self.closed:
             self.stir()
 
     # The peer, for handlers: their threads are not the one that reads.
@@ -117,42 +117,19 @@ class BlockingHost(ThreadHost):
             raise copy.copy(self.loss())
         reply.result()
 
-    def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
-        """Call the server from a handler."""
-        errors = (self.connection.dispatcher.errors,)
-        expected = Expected(decoder(returns), timeout, errors=errors)
-        reply = ThreadReply(self._shared, method, expected)
-        if not self._shared.request(reply, encode_params(params), self):
-            raise copy.copy(self.loss())
-        return _HandlersReply(self, ctx, reply)
+    def act(self, action: Callable[..., object], *args: Any) -> None:
+        """Do something to the connection, from any thread."""
+        self._shared.do(self._act, action, args)
 
-    def wait_outside(self, ctx: Context, reply: ThreadReply) -> Any:
-        """Wait for an answer; the handler gives up its slot meanwhile."""
-        with self._shared.lock:
-            self.connection.pause_slot(ctx)
-            self._go_on()
-        try:
-            with waiting():
-                return reply.result()
-        finally:
-            with self._shared.lock:
-                self.connection.resume_slot(ctx)
+    def _act(self, action: Callable[..., object], args: tuple[Any, ...]) -> None:
+        action(*args)
+        if not self.closed:
+            self._shared.flush(self)
 
+    def wait(self, reply: PeerReply) -> None:
+        """Wait for the answer to a call of a handler: a thread reads as long as we serve."""
+        BaseHost.wait(self, reply)
 
-class _HandlersReply:
-    """A call from inside a handler."""
-
-    def __init__(self, host: BlockingHost, ctx: Context, reply: ThreadReply) -> None:
-        self._host = host
-        self._ctx = ctx
-        self._reply = reply
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self.result()
-        yield
-
-    def result(self) -> Any:
-        """Wait for the answer."""
-        return self._host.wait_outside(self._ctx, self._reply)
+    async def wait_async(self, reply: PeerReply) -> None:
+        """Wait in an `async def`, which has a thread and a loop of its own."""
+        self.wait(reply)

@@ -176,12 +176,9 @@ class SharedConnection:
 
     # Sending, on the connection that is there, or on no other than `only`; False if it is not.
 
-    def request(
-        self, reply: ThreadReply, params: bytes | None, only: BlockingHost | None = None
-    ) -> bool:
+    def request(self, reply: ThreadReply, params: bytes | None) -> bool:
         """Send one call."""
-        in_turn = only is None
-        return self.do(self._send, lambda host: self._put(host, reply, params, in_turn), only)
+        return self.do(self._send, lambda host: self._put(host, reply, params), None)
 
     def send_array(self, calls: Sequence[ArrayCall], refuse: Callable[[RpcError], None]) -> bool:
         """Send calls in one array; each that wants an answer has its reply."""
@@ -212,19 +209,17 @@ class SharedConnection:
         if host is None or (only is not None and host is not only):
             return False
         put(host)
-        self._flush(host)
+        self.flush(host)
         return True
 
-    def _put(
-        self, host: BlockingHost, reply: ThreadReply, params: bytes | None, in_turn: bool
-    ) -> None:
+    def _put(self, host: BlockingHost, reply: ThreadReply, params: bytes | None) -> None:
         calls = host.connection.calls
         if reply.expected.on_progress is not None:
             params = add_metadata(params, progress_token=calls.last_id + 1)
-        reply.id = calls.send(reply.method, params, reply, in_turn)
+        reply.id = calls.send(reply.method, params, reply)
         reply.host = host
 
-    def _flush(self, host: BlockingHost) -> None:
+    def flush(self, host: BlockingHost) -> None:
         """See to what was just put on its way. The lock is held."""
         host.connection.flush()
         if host.outbox.lost:
@@ -263,8 +258,8 @@ class SharedConnection:
         host = self.host
         if host is None:
             return False
-        self._put(host, reply, reply.params, True)
-        self._flush(host)
+        self._put(host, reply, reply.params)
+        self.flush(host)
         return True
 
     def _hand_in(self, reply: ThreadReply) -> bool:
@@ -302,13 +297,13 @@ class SharedConnection:
                     reply.gate.open()
                 elif reply.host is None and not reply.done:
                     try:
-                        self._put(host, reply, reply.params, True)
+                        self._put(host, reply, reply.params)
                         self.lead.waiting[reply] = None
                     except Exception as error:
                         reply.settle(None, error.with_traceback(None))
                 self._handed_in.popleft()  # not before: an interrupt may come
             if host is not None:
-                self._flush(host)
+                self.flush(host)
             self.lead.pass_on()
             self._combines = False  # who hands in after this sees it; who has before, we see
 
@@ -406,4 +401,4 @@ class SharedConnection:
             self.unsent.remove(reply)
         if self.host is not None:
             self.host.connection.calls.forget(reply.id, tell_peer=True)
-            self._flush(self.host)
+            self.flush(self.host)

@@ -97,9 +97,10 @@ class BaseHost:
         """Wait in an `async def` for the answer to a call of a handler."""
         raise UsageError("a def cannot await; use ctx.call(...).result()")
 
-    def wait(self, reply: PeerReply) -> None:
-        """Wait in a `def` for the answer to a call of a handler."""
-        raise NotImplementedError
+    def go_on(self) -> None:
+        """Go on with what has become possible."""
+        if not self.closed:
+            self.connection.go_on()
 
     def loss(self) -> Exception:
         """Say what the end of the input means for calls that wait for their answer."""
@@ -123,6 +124,25 @@ class BaseHost:
         """Call the peer from a handler."""
         self._refuse_in_child()
         return PeerReply(self, ctx, method, encode_params(params), timeout, returns)
+
+    def wait(self, reply: PeerReply) -> None:
+        """Wait in a `def` while another thread reads; the handler gives up its slot meanwhile."""
+        from duet_rpc.hosts.workers import waiting  # where a handler reads itself, none is needed
+
+        self.act(self._pause, reply)
+        try:
+            with waiting():
+                reply.wait_here()
+        finally:
+            self.act(self._resume, reply)
+
+    def _pause(self, reply: PeerReply) -> None:
+        self.connection.pause_slot(reply.ctx)
+        self.go_on()
+
+    def _resume(self, reply: PeerReply) -> None:
+        self.connection.resume_slot(reply.ctx)
+        reply.give_up()
 
     def _refuse_in_child(self) -> None:
         if self.is_copy:

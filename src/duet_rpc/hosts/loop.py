@@ -25,7 +25,7 @@ from duet_rpc.forks import FORKED, leave
 from duet_rpc.hosts.host import BaseHost, do_nothing
 from duet_rpc.hosts.replies import PeerReply
 from duet_rpc.hosts.runner import LoopRunner
-from duet_rpc.hosts.workers import Workers, waiting
+from duet_rpc.hosts.workers import Workers
 from duet_rpc.transports.channel import Channel
 from duet_rpc.wire.framing import Frame, Framing
 
@@ -179,12 +179,7 @@ class LoopHost(BaseHost):
         """Wait for the answer in a worker thread."""
         if threading.get_ident() == self._thread:
             raise UsageError("this would block the event loop; await the call instead")
-        self.act(self._pause, reply)
-        try:
-            with waiting():
-                reply.wait_here()
-        finally:
-            self.act(self._resume, reply)
+        super().wait(reply)
 
     async def wait_async(self, reply: PeerReply) -> None:
         """Wait for the answer in a task; the handler gives up its slot meanwhile."""
@@ -203,14 +198,6 @@ class LoopHost(BaseHost):
                 await asyncio.wait([answered], timeout=min(left, LONG))
         finally:
             self.act(self._resume, reply)
-
-    def _pause(self, reply: PeerReply) -> None:
-        self.connection.pause_slot(reply.ctx)
-        self.go_on()
-
-    def _resume(self, reply: PeerReply) -> None:
-        self.connection.resume_slot(reply.ctx)
-        reply.give_up()
 
     # Reading and writing.
 

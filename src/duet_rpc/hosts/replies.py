@@ -16,6 +16,7 @@ class CallingHost(Protocol):
 
     connection: Connection
     closed: bool
+    lost_by: Exception | None
 
     def now(self) -> float:
         """Tell the time."""
@@ -61,7 +62,8 @@ class PeerReply:
 
     def _send(self, method: str, params: bytes | None) -> None:
         if self._host.closed:
-            self.settle(None, ConnectionLost("the connection is closed"))
+            lost_by = self._host.lost_by
+            self.settle(None, lost_by or ConnectionLost("the connection is closed"))
         else:
             connection = self._host.connection
             self._id = connection.calls.send(method, params, self, in_turn=False)
