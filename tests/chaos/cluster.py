@@ -230,7 +230,8 @@ class Cluster:
             return True
         connection = sqlite3.connect(self._file, timeout=1.0, isolation_level=None)
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            # Alone in the file: a reader keeps no one from beginning to write, but from committing.
+            connection.execute("BEGIN EXCLUSIVE")
             connection.execute("ROLLBACK")
             return True
         except sqlite3.OperationalError:
