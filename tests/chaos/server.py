@@ -202,7 +202,7 @@ def _unfence_sqlite() -> None:
     from duet_rpc.ledger.stores.sqlite import store
 
     def finish(operation: Any, record: Any, now: float) -> Any:
-        finished = states.finished(record, operation.outcome, now, operation.ttl)
+        finished = states.make_finished(record, operation.outcome, now, operation.ttl)
         return states.Decision(states.Kept(), finished)
 
     vars(states)["decide_finish"] = finish

@@ -21,11 +21,11 @@ from duet_rpc.ledger.states import (
     Replay,
     State,
     Unknown,
-    as_seen,
     decide,
     decide_forget,
     decide_resolve,
     decide_sweep,
+    show_record,
 )
 from tests.ledger.commands import AT_MOST_ONCE, RETRY_SAFE, TRANSACTIONAL, command
 
@@ -179,11 +179,11 @@ def test_an_operator_forgets_anything_but_a_live_run() -> None:
 
 
 def test_a_record_is_seen_as_it_stands_though_nobody_touched_it() -> None:
-    seen = as_seen(running(), NOW + LEASE)
+    seen = show_record(running(), NOW + LEASE)
     assert seen is not None and seen.state is State.UNKNOWN
     safe = running(RETRY_SAFE)
-    assert as_seen(safe, NOW + LEASE) is safe
-    assert as_seen(done(), NOW + 1 + TTL) is None
+    assert show_record(safe, NOW + LEASE) is safe
+    assert show_record(done(), NOW + 1 + TTL) is None
 
 
 @pytest.mark.parametrize("back", [LEASE + 2.0, 3600.0, NOW - 1.0])
@@ -206,7 +206,7 @@ def test_a_lease_that_seems_a_little_longer_is_let_be() -> None:
 @pytest.mark.parametrize("promise", [AT_MOST_ONCE, TRANSACTIONAL])
 def test_a_running_record_never_expires_into_nothing(promise: Promise, later: float) -> None:
     record = running(promise)
-    seen = as_seen(record, NOW + later)
+    seen = show_record(record, NOW + later)
     assert seen is not None and seen.state is State.UNKNOWN
     answer, kept = decide(claim("two", promise), record, NOW + later)
     assert answer == Unknown() and kept is not None
@@ -227,8 +227,8 @@ def test_a_retry_is_answered_by_a_record_whose_time_seems_over() -> None:
     assert decide(claim("two", age=5.0), record, much_later) == (Replay(b"0"), record)
     other = decide(claim("two", age=5.0, fingerprint=b"g"), record, much_later)
     assert other == (Mismatch(), record)
-    assert as_seen(record, much_later) is None
-    assert as_seen(record, much_later, by_retry=True) is record
+    assert show_record(record, much_later) is None
+    assert show_record(record, much_later, by_retry=True) is record
 
 
 @pytest.mark.parametrize("promise", [AT_MOST_ONCE, TRANSACTIONAL])

@@ -303,7 +303,7 @@ class Executor:
             if execution.is_abandoned and not execution.has_begun:
                 raise Abandoned
             if now >= give_up:
-                raise in_progress(lease_end - now, is_alive=is_alive)
+                raise make_in_progress(lease_end - now, is_alive=is_alive)
             await waits.pause(min(pause, give_up - now))
             pause = min(pause * 2, LAST_POLL)
             record = await waits.call(self._store.look, execution.identity)
@@ -312,7 +312,7 @@ class Executor:
             first_seen = first_seen or record
             is_alive = record.lease_until > first_seen.lease_until
         if time.monotonic() >= give_up:
-            raise in_progress(0.0)
+            raise make_in_progress(0.0)
 
     async def _submit_or_owe(self, waits: Waits, operation: Operation) -> None:
         try:
@@ -327,7 +327,7 @@ class Executor:
         return Ran(error_member(error), Ending.UNSERIALIZABLE)
 
 
-def in_progress(lease_left: float, *, is_alive: bool = False) -> InProgress:
+def make_in_progress(lease_left: float, *, is_alive: bool = False) -> InProgress:
     """Make the refusal that tells when to ask again.
 
     A run that is alive may end at any time, so soon. Of one that gave no sign of life more is known
@@ -340,7 +340,7 @@ def in_progress(lease_left: float, *, is_alive: bool = False) -> InProgress:
 def _cut_off(command: Command) -> RpcError:
     """Make the answer of a run that cannot tell its outcome: only some can be asked for again."""
     if command.promise is Promise.RETRY_SAFE:
-        return in_progress(0.0)
+        return make_in_progress(0.0)
     return OutcomeUnknown()
 
 

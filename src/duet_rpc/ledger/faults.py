@@ -36,7 +36,7 @@ class StoreFault(enum.Enum):
     FAILED = "the store failed"
 
 
-def unavailable(fault: StoreFault, cause: BaseException | None = None) -> StoreUnavailable:
+def make_unavailable(fault: StoreFault, cause: BaseException | None = None) -> StoreUnavailable:
     """Make the refusal that tells a fault; `cause` is for the log."""
     error = StoreUnavailable(data={"detail": fault.value})
     error.__cause__ = cause
@@ -97,7 +97,7 @@ class CircuitBreaker:
         """Raise at once while the store is known to be silent."""
         if self.is_silent:
             self._start()  # in a forked child nobody else is asking
-            raise unavailable(StoreFault.SILENT)
+            raise make_unavailable(StoreFault.SILENT)
 
     def lost(self) -> None:
         """Open the circuit: an operation got no answer in time."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.errors import InProgress, KeyReused, RpcError, UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
-from duet_rpc.ledger.execution import Executor, Ran, Run, Work, in_progress
+from duet_rpc.ledger.execution import Executor, Ran, Run, Work, make_in_progress
 from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.group import Group
 from duet_rpc.ledger.inflight import SingleFlight
@@ -28,8 +28,8 @@ from duet_rpc.ledger.states import (
     Identity,
     Promise,
     Record,
-    first_run,
-    forgotten,
+    make_first_run,
+    make_forgotten,
     remembers,
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
@@ -210,7 +210,7 @@ class Ledger:
             if execution.command.fingerprint != command.fingerprint:
                 raise KeyReused()
             if not await waits.join(execution, max(give_up - time.monotonic(), 0.0)):
-                raise in_progress(self._settings.lease, is_alive=True)
+                raise make_in_progress(self._settings.lease, is_alive=True)
             match execution.result:
                 case bytes() as body:
                     return body
@@ -228,7 +228,7 @@ class Ledger:
             return record
         if execution is not None:
             # A transaction shows nothing to others before it commits.
-            return first_run(
+            return make_first_run(
                 self._executor.make_claim(execution.command, execution.owner), time.time()
             )
         if age > 0:
@@ -237,7 +237,7 @@ class Ledger:
             )
             since, now = await waits.call(self.store.since, self._settings.ttl)
             if not remembers(asked, now, since):
-                return forgotten(asked, now)
+                return make_forgotten(asked, now)
         return None
 
     def _waits_on_loop(self) -> "AsyncioWaits":

@@ -205,11 +205,11 @@ def decide_claim(
     """Decide who runs: the caller, the run before it, or no one ever again."""
     command = claim.command
     if record is None and must_have_record(claim) and not remembers(claim, now, since):
-        return Decision(Unknown(), forgotten(claim, now))
+        return Decision(Unknown(), make_forgotten(claim, now))
     # A retry takes an expired record at its word: either the clock jumped, or the key is used anew
     # with the same params, and the old answer does no harm.
     if record is None or (is_expired(record, now) and not command.age):
-        fresh = first_run(claim, now, after=record.token if record is not None else 0)
+        fresh = make_first_run(claim, now, after=record.token if record is not None else 0)
         return Decision(Claimed(fresh.token, fresh.attempts), fresh)
     if record.fingerprint != command.fingerprint:
         return Decision(Mismatch(), record)
@@ -223,14 +223,14 @@ def decide_claim(
         return Decision(Claimed(record.token, record.attempts), record)
     if record.lease_until > now + claim.lease + LEASE_SLACK:
         # No lease is that long: the clock was set back. A run that is alive renews it anyway.
-        return Decision(Busy(claim.lease), leased(record, now, claim.lease, claim.unknown_ttl))
+        return Decision(Busy(claim.lease), make_leased(record, now, claim.lease, claim.unknown_ttl))
     if record.lease_until > now:
         return Decision(Busy(record.lease_until - now), record)
     # Both the run that was cut off and the caller must have declared it: a method that became retry
     # safe with a new release says nothing about how the old code behaved.
     if record.promise is Promise.RETRY_SAFE and command.promise is Promise.RETRY_SAFE:
         again = replace(
-            first_run(claim, now, after=record.token),
+            make_first_run(claim, now, after=record.token),
             token=record.token + 1,
             attempts=record.attempts + 1,
             created_at=record.created_at,
@@ -243,14 +243,14 @@ def decide_renew(renew: Renew, record: Record | None, now: float) -> Decision:
     """Prolong the lease if the run still owns the command, also when the lease is over already."""
     if record is None or not _owns(renew, record) or record.state is not State.RUNNING:
         return Decision(Fenced(record), record)
-    return Decision(Kept(), leased(record, now, renew.lease, renew.unknown_ttl))
+    return Decision(Kept(), make_leased(record, now, renew.lease, renew.unknown_ttl))
 
 
 def decide_finish(finish: Finish, record: Record | None, now: float) -> Decision:
     """Store the outcome if the run still owns the command; a late owner heals an unknown one."""
     if record is None or not _owns(finish, record) or record.state is State.DONE:
         return Decision(Fenced(record), record)
-    return Decision(Kept(), finished(record, finish.outcome, now, finish.ttl))
+    return Decision(Kept(), make_finished(record, finish.outcome, now, finish.ttl))
 
 
 def decide_release(release: Release, record: Record | None) -> Decision:
@@ -262,10 +262,10 @@ def decide_release(release: Release, record: Record | None) -> Decision:
 
 def decide_resolve(record: Record | None, outcome: bytes, now: float, ttl: float) -> Decision:
     """Let an operator say what became of a run that was cut off; a live one is fenced."""
-    seen = None if record is None else as_seen(record, now)
+    seen = None if record is None else show_record(record, now)
     if record is None or seen is None or seen.state is not State.UNKNOWN:
         return Decision(Fenced(record), record)
-    return Decision(Kept(), finished(record, outcome, now, ttl))
+    return Decision(Kept(), make_finished(record, outcome, now, ttl))
 
 
 def decide_forget(record: Record | None, now: float) -> Decision:
@@ -275,7 +275,7 @@ def decide_forget(record: Record | None, now: float) -> Decision:
     return Decision(Kept(), None)
 
 
-def first_run(claim: Claim, now: float, *, after: int = 0) -> Record:
+def make_first_run(claim: Claim, now: float, *, after: int = 0) -> Record:
     """Make the record of a run that has just been claimed, with a token above `after`.
 
     Tokens start at the store's clock in milliseconds rather than at one, so that they also grow
@@ -301,7 +301,7 @@ def first_run(claim: Claim, now: float, *, after: int = 0) -> Record:
     )
 
 
-def finished(record: Record, outcome: bytes, now: float, ttl: float) -> Record:
+def make_finished(record: Record, outcome: bytes, now: float, ttl: float) -> Record:
     """Make the record of a command that has its outcome; it lives `ttl` from now on."""
     return replace(record, state=State.DONE, outcome=outcome, finished_at=now, expires_at=now + ttl)
 
@@ -333,18 +333,18 @@ def remembers(claim: Claim, now: float, since: float) -> bool:
     return age < min(claim.ttl, claim.unknown_ttl) and now - age >= since
 
 
-def forgotten(claim: Claim, now: float) -> Record:
+def make_forgotten(claim: Claim, now: float) -> Record:
     """Make the record of a command whose first try no one can tell anything about."""
-    return replace(cut_off(first_run(claim, now), now, claim.unknown_ttl), lease_until=now)
+    return replace(cut_off(make_first_run(claim, now), now, claim.unknown_ttl), lease_until=now)
 
 
-def leased(record: Record, now: float, lease: float, unknown_ttl: float) -> Record:
+def make_leased(record: Record, now: float, lease: float, unknown_ttl: float) -> Record:
     """Make the record of a run whose lease counts from now."""
     until = now + lease
     return replace(record, lease_until=until, expires_at=until + unknown_ttl)
 
 
-def as_seen(record: Record, now: float, *, by_retry: bool = False) -> Record | None:
+def show_record(record: Record, now: float, *, by_retry: bool = False) -> Record | None:
     """Show a record as it stands now, though no one has touched it since its lease ended.
 
     A retry is shown an expired record too, as `decide_claim` would take it.

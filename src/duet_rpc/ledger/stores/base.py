@@ -27,9 +27,9 @@ from duet_rpc.ledger.states import (
     Replay,
     State,
     Unknown,
-    as_seen,
     decide_forget,
     decide_resolve,
+    show_record,
 )
 from duet_rpc.ledger.upkeep import Clocks
 from duet_rpc.options import without_password
@@ -192,7 +192,7 @@ class RecordStore(Store):
 
     def look(self, identity: Identity, *, by_retry: bool = False) -> Record | None:
         record, now, _ = self._load(identity)
-        return None if record is None else as_seen(record, now, by_retry=by_retry)
+        return None if record is None else show_record(record, now, by_retry=by_retry)
 
     def begin(self, claim: Claim, patience: float) -> StoreTransaction | NotBegun:
         name = type(self).__name__

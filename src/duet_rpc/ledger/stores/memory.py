@@ -19,10 +19,10 @@ from duet_rpc.ledger.states import (
     Operation,
     Record,
     State,
-    as_seen,
     decide,
     decide_sweep,
     is_expired,
+    show_record,
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Decide, Found, RecordStore
 from duet_rpc.ledger.upkeep import Clocks
@@ -109,7 +109,7 @@ class MemoryStore(RecordStore):
     def _list(self) -> list[Record]:
         with self._lock:
             now = self._clock()
-            seen = [as_seen(record, now) for record in self._records.values()]
+            seen = [show_record(record, now) for record in self._records.values()]
         return [record for record in seen if record is not None]
 
     def _keep(self, identity: Identity, found: Record | None, decision: Decision) -> Answer:

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec.structs import asdict, astuple
 
 from duet_rpc.errors import UsageError
-from duet_rpc.ledger.faults import StoreFault, unavailable
-from duet_rpc.ledger.states import Identity, Promise, Record, State, as_seen
+from duet_rpc.ledger.faults import StoreFault, make_unavailable
+from duet_rpc.ledger.states import Identity, Promise, Record, State, show_record
 from duet_rpc.ledger.stores.base import Counts, Found, RecordStore
 from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
 
@@ -90,7 +90,7 @@ class SqlStore(RecordStore):
     def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
         values = {"state": state.value if state else None, "limit": limit}
         found = [load_row(row) for row in self._fetch(self.sql.records, values, is_long=True)]
-        seen = [as_seen(record, now) for record, now, _ in found if record is not None]
+        seen = [show_record(record, now) for record, now, _ in found if record is not None]
         return [record for record in seen if record is not None]
 
     def counts(self) -> Counts:
@@ -130,7 +130,7 @@ def refuse_newer(version: int, known: int) -> None:
     """Raise if a schema is one that only a newer release knows."""
     if version > known:
         error = UsageError(f"it has schema {version}; this duet-rpc knows {known}")
-        raise unavailable(StoreFault.NEWER, error)
+        raise make_unavailable(StoreFault.NEWER, error)
 
 
 def add_upkeep(*, add: str, real: str, now: str) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def add_upkeep(*, add: str, real: str, now: str) -> tuple[str, ...]:
     )
 
 
-def schema(*, blob: str, integer: str, real: str, suffix: str) -> str:
+def write_schema(*, blob: str, integer: str, real: str, suffix: str) -> str:
     """Write the table in the types of one database. Times are seconds since 1970."""
     return f"""
         CREATE TABLE duet_commands (

@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
+from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, make_unavailable
 from duet_rpc.ledger.waits import do
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class Pool:
         """
         self._breaker.admit()
         if not await self.limit.enter(patience):
-            raise unavailable(StoreFault.EXHAUSTED)
+            raise make_unavailable(StoreFault.EXHAUSTED)
         try:
             self._breaker.admit()
             self._closed = False
@@ -216,7 +216,7 @@ class Pool:
         except psycopg.Error as error:
             if isinstance(error, _CONNECT_TIMEOUT):
                 self._breaker.lost()
-            raise refusal(error) from error
+            raise make_refusal(error) from error
         connection.breaker = self._breaker
         connection.patience = self.timeout / 2
         connection.deadline = time.monotonic() + self.timeout
@@ -225,7 +225,7 @@ class Pool:
         except BaseException as error:
             dispose(connection)
             if isinstance(error, psycopg.Error):
-                raise refusal(error) from error
+                raise make_refusal(error) from error
             raise
         return connection
 
@@ -259,9 +259,9 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and not isinstance(error, values)
 
 
-def refusal(error: BaseException) -> StoreUnavailable:
+def make_refusal(error: BaseException) -> StoreUnavailable:
     """Say what a fault means to a caller."""
-    return unavailable(_fault_of(error), error)
+    return make_unavailable(_fault_of(error), error)
 
 
 def _fault_of(error: BaseException) -> StoreFault:

@@ -18,7 +18,14 @@ from duet_rpc.ledger.states import (
     must_have_record,
     remembers,
 )
-from duet_rpc.ledger.stores.sql import COLUMNS, Statements, add_upkeep, refuse_newer, schema, to_row
+from duet_rpc.ledger.stores.sql import (
+    COLUMNS,
+    Statements,
+    add_upkeep,
+    refuse_newer,
+    to_row,
+    write_schema,
+)
 
 Statement = tuple[str, Sequence[Any]]
 """A query with `%s` for each value, and its values."""
@@ -72,7 +79,7 @@ _ADVISORY_LOCK = 0x64756574
 
 _MIGRATIONS = (
     (
-        schema(blob="bytea", integer="bigint", real="float8", suffix=""),
+        write_schema(blob="bytea", integer="bigint", real="float8", suffix=""),
         "CREATE INDEX duet_commands_expire ON duet_commands (expires_at)",
     ),
     add_upkeep(add="ADD COLUMN IF NOT EXISTS", real="float8", now=NOW),
@@ -80,7 +87,7 @@ _MIGRATIONS = (
 """The statements that lead to each version of the schema; a released one is never edited."""
 
 
-def statement(operation: Operation) -> Statement:
+def write_statement(operation: Operation) -> Statement:
     """Write an operation as a statement that returns its token if it took effect."""
     match operation:
         case Claim():
@@ -114,7 +121,7 @@ def _unseen_for(claim: Claim) -> float:
     return claim.command.age if remembers(claim, 0.0, ALWAYS) else _LONGER_THAN_ANY
 
 
-def swap(old: Record | None, new: Record | None) -> Statement:
+def write_swap(old: Record | None, new: Record | None) -> Statement:
     """Write the statement that puts a record in the place of another, if that still stands."""
     if old is None:
         assert new is not None, "nothing became something"

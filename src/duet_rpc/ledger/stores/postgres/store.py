@@ -19,7 +19,7 @@ from psycopg import errors
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
+from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, make_unavailable
 from duet_rpc.ledger.states import (
     Answer,
     Busy,
@@ -49,9 +49,15 @@ from duet_rpc.ledger.stores.postgres.pool import (
     connect_options,
     dispose,
     is_fault,
-    refusal,
+    make_refusal,
 )
-from duet_rpc.ledger.stores.postgres.statements import LOCK_UPKEEP, SQL, migrate, statement, swap
+from duet_rpc.ledger.stores.postgres.statements import (
+    LOCK_UPKEEP,
+    SQL,
+    migrate,
+    write_statement,
+    write_swap,
+)
 from duet_rpc.ledger.stores.postgres.transaction import PostgresTransaction, begin
 from duet_rpc.ledger.stores.sql import SqlStore, load_row
 from duet_rpc.ledger.upkeep import Clocks
@@ -197,7 +203,7 @@ class PostgresStore(SqlStore):
             except ServerSilent as error:
                 self._in_doubt.append(_InDoubt(connection))
                 self._own.part()
-                raise refusal(error) from error
+                raise make_refusal(error) from error
             except BaseException as error:
                 dispose(connection)
                 self._own.give(connection)
@@ -209,7 +215,7 @@ class PostgresStore(SqlStore):
                 self._own.give(connection)
                 return answer
         assert fault is not None, "it failed twice"
-        raise refusal(fault) from fault
+        raise make_refusal(fault) from fault
 
     def _probe(self) -> None:
         """See whether the server answers, and has answered what it was asked before."""
@@ -219,12 +225,12 @@ class PostgresStore(SqlStore):
                 self._url, autocommit=True, **connect_options(self._url, self._timeout / 2)
             )
         except psycopg.Error as error:
-            raise refusal(error) from error
+            raise make_refusal(error) from error
         try:
             line.deadline = until
             line.execute("SELECT 1")
         except psycopg.Error as error:
-            raise refusal(error) from error
+            raise make_refusal(error) from error
         finally:
             dispose(line)
         now = time.monotonic()
@@ -232,7 +238,7 @@ class PostgresStore(SqlStore):
             # A server that has been answering others for a whole timeout has long read what came.
             each.since = each.since or now
             if not each.line.drain(until) and now - each.since < self._timeout:
-                raise unavailable(StoreFault.SILENT)
+                raise make_unavailable(StoreFault.SILENT)
             dispose(each.line)
             self._in_doubt.remove(each)
 
@@ -268,7 +274,7 @@ def _apply(
 ) -> list[Answer | Exception]:
     # In one order everywhere, so that the groups of two processes cannot deadlock.
     order = sorted(range(len(operations)), key=lambda index: operations[index].identity)
-    tokens = connection.exchange([statement(operations[index]) for index in order])
+    tokens = connection.exchange([write_statement(operations[index]) for index in order])
     answers: list[Answer | Exception] = [Kept()] * len(operations)
     for index, token in zip(order, tokens, strict=True):
         operation = operations[index]
@@ -292,6 +298,6 @@ def _change(identity: Identity, decide: Decide, connection: PipelineConnection) 
     values = identity._asdict()
     return compare_and_swap(
         lambda: load_row(connection.execute(SQL.load, values).fetchall()[0]),
-        lambda found, kept, now: connection.execute(*swap(found, kept)).rowcount == 1,
+        lambda found, kept, now: connection.execute(*write_swap(found, kept)).rowcount == 1,
         decide,
     )

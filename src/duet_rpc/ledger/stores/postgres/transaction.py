@@ -12,11 +12,11 @@ import psycopg
 from psycopg import errors
 
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
-from duet_rpc.ledger.faults import StoreFault, unavailable
+from duet_rpc.ledger.faults import StoreFault, make_unavailable
 from duet_rpc.ledger.states import Busy, Claim, Claimed, Finish, Replay, decide_claim
 from duet_rpc.ledger.stores.base import NotBegun, StoreTransaction
-from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, is_fault, refusal
-from duet_rpc.ledger.stores.postgres.statements import SQL, statement, swap
+from duet_rpc.ledger.stores.postgres.pool import Pool, ServerSilent, dispose, is_fault, make_refusal
+from duet_rpc.ledger.stores.postgres.statements import SQL, write_statement, write_swap
 from duet_rpc.ledger.stores.sql import load_row
 from duet_rpc.ledger.waits import do
 
@@ -45,11 +45,11 @@ class PostgresTransaction(StoreTransaction):
         connection.deadline = time.monotonic() + self._pool.timeout
         try:
             if connection.closed:
-                raise unavailable(StoreFault.UNREACHABLE)
+                raise make_unavailable(StoreFault.UNREACHABLE)
             await do(connection.execute("ROLLBACK"))
         except psycopg.Error as error:
             dispose(connection)
-            raise refusal(error) from error
+            raise make_refusal(error) from error
         except BaseException:
             dispose(connection)
             raise
@@ -65,7 +65,7 @@ class PostgresTransaction(StoreTransaction):
             await do(connection.execute(fence))
             claim = self._claim
             finish = Finish(claim.identity, self.token, claim.owner, outcome, ttl)
-            await do(connection.execute(*statement(finish)))
+            await do(connection.execute(*write_statement(finish)))
             is_committing = True
             await do(connection.execute("COMMIT"))
             return None
@@ -85,7 +85,7 @@ class PostgresTransaction(StoreTransaction):
             if not is_fault(error):
                 raise
             if not is_committing:
-                raise refusal(error) from error
+                raise make_refusal(error) from error
         finally:
             self._pool.give(connection)
         return await self._what_happened(began + _LOOKS * self._pool.timeout)
@@ -102,7 +102,7 @@ class PostgresTransaction(StoreTransaction):
             if isinstance(found, PostgresTransaction):
                 # The row is free, so the old transaction is gone for good.
                 await found.rollback()
-                raise unavailable(StoreFault.UNREACHABLE)
+                raise make_unavailable(StoreFault.UNREACHABLE)
             if isinstance(found, Replay):
                 return found.outcome
         raise OutcomeUnknown()
@@ -123,10 +123,10 @@ async def begin(pool: Pool, claim: Claim, patience: float) -> PostgresTransactio
             if isinstance(error, errors.UndefinedTable) or not is_fault(error):
                 raise
             if not was_stale:
-                raise refusal(error) from error
+                raise make_refusal(error) from error
             # The server was restarted since: a fresh connection tells whether it is there again.
             pool.clear()
-    raise unavailable(StoreFault.UNREACHABLE)
+    raise make_unavailable(StoreFault.UNREACHABLE)
 
 
 async def _begin_on(
@@ -138,7 +138,7 @@ async def _begin_on(
     connection.deadline = time.monotonic() + pool.timeout + patience
     await do(connection.execute(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}"))
     while True:
-        cursor = await do(connection.execute(*statement(claim)))
+        cursor = await do(connection.execute(*write_statement(claim)))
         inserted = await do(cursor.fetchone())
         if inserted is not None:
             token = inserted[0]
@@ -149,7 +149,7 @@ async def _begin_on(
         if found is None and isinstance(answer, Claimed):
             continue  # released or swept this very moment
         if kept is not None and kept is not found:
-            cursor = await do(connection.execute(*swap(found, kept)))
+            cursor = await do(connection.execute(*write_swap(found, kept)))
             if cursor.rowcount == 0:
                 continue  # another was faster
         if isinstance(answer, Claimed):

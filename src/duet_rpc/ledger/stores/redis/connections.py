@@ -26,7 +26,7 @@ from redis.exceptions import TimeoutError as Silence
 
 from duet_rpc.errors import StoreUnavailable
 from duet_rpc.forks import renew_in_child
-from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, unavailable
+from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, make_unavailable
 from duet_rpc.ledger.stores.redis.scripts import SCRIPTS, ScriptCall, pack
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class RedisConnections:
         """Run one script, and raise the error that its reply may be."""
         [reply] = self.run([call])
         if isinstance(reply, Exception):
-            raise refusal(reply)
+            raise make_refusal(reply)
         return reply
 
     def ask(self, use: Callable[[Any], T]) -> T:
@@ -97,7 +97,7 @@ class RedisConnections:
         except RedisError as error:
             if isinstance(error, Silence):
                 self._breaker.lost()
-            raise refusal(error) from error
+            raise make_refusal(error) from error
 
     def close(self) -> None:
         """Give the connections back. Idempotent."""
@@ -155,7 +155,7 @@ class RedisConnections:
         try:
             client.ping()
         except RedisError as error:
-            raise refusal(error) from error
+            raise make_refusal(error) from error
         finally:
             client.close()
 
@@ -173,17 +173,17 @@ def _client(url: str, timeout: float) -> "redis.Redis":
     )
 
 
-def refusal(error: Exception) -> StoreUnavailable:
+def make_refusal(error: Exception) -> StoreUnavailable:
     """Say what an error of the server or the line means to a caller."""
     if isinstance(error, Silence):
-        return unavailable(StoreFault.SILENT, error)
+        return make_unavailable(StoreFault.SILENT, error)
     if isinstance(error, AuthenticationError | NoPermissionError):
-        return unavailable(StoreFault.FORBIDDEN, error)
+        return make_unavailable(StoreFault.FORBIDDEN, error)
     if isinstance(error, ReadOnlyError):
-        return unavailable(StoreFault.READ_ONLY, error)
+        return make_unavailable(StoreFault.READ_ONLY, error)
     if isinstance(error, OutOfMemoryError):
-        return unavailable(StoreFault.FULL, error)
+        return make_unavailable(StoreFault.FULL, error)
     if not isinstance(error, ResponseError):
-        return unavailable(StoreFault.UNREACHABLE, error)
+        return make_unavailable(StoreFault.UNREACHABLE, error)
     # The driver has taken the first word off some errors, but not off all of them.
-    return unavailable(_FAULTS.get(str(error).partition(" ")[0], StoreFault.FAILED), error)
+    return make_unavailable(_FAULTS.get(str(error).partition(" ")[0], StoreFault.FAILED), error)

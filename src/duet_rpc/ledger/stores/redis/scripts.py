@@ -147,7 +147,7 @@ def slack(ttl: float) -> float:
     return min(ttl / 10, 3600.0)
 
 
-def key_of(identity: Identity) -> str:
+def name_key(identity: Identity) -> str:
     """Name the key of a record; the lengths keep any two identities apart."""
     principal, method, key = identity
     return f"{PREFIX}{len(principal)}:{len(method)}:{principal}:{method}:{key}"
@@ -163,9 +163,9 @@ def pack(call: ScriptCall) -> bytes:
     return b"".join(parts)
 
 
-def script(operation: Operation) -> ScriptCall:
+def write_script(operation: Operation) -> ScriptCall:
     """Write an operation as a script's digest, its key and its values."""
-    key = key_of(operation.identity)
+    key = name_key(operation.identity)
     match operation:
         case Claim() if must_have_record(operation):
             return LOAD, key, ()  # `states` decides

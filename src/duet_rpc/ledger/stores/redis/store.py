@@ -24,9 +24,9 @@ from duet_rpc.ledger.states import (
     Kept,
     Operation,
     Record,
-    as_seen,
     decide_claim,
     must_have_record,
+    show_record,
 )
 from duet_rpc.ledger.stores.base import (
     UNKNOWN_TTL,
@@ -36,7 +36,7 @@ from duet_rpc.ledger.stores.base import (
     RecordStore,
     compare_and_swap,
 )
-from duet_rpc.ledger.stores.redis.connections import RedisConnections, refusal
+from duet_rpc.ledger.stores.redis.connections import RedisConnections, make_refusal
 from duet_rpc.ledger.stores.redis.scripts import (
     BEGIN,
     LOAD,
@@ -45,11 +45,11 @@ from duet_rpc.ledger.stores.redis.scripts import (
     SWAP,
     SWEEP,
     UPKEEP,
-    key_of,
+    name_key,
     read_found,
-    script,
     slack,
     swap_values,
+    write_script,
 )
 from duet_rpc.ledger.upkeep import Clocks
 
@@ -108,7 +108,7 @@ class RedisStore(RecordStore):
         if not self._has_begun:
             self._connections.run_one((BEGIN, STORE, ()))
             self._has_begun = True
-        replies = self._connections.run([script(operation) for operation in operations])
+        replies = self._connections.run([write_script(operation) for operation in operations])
         return [
             self._answer(operation, reply)
             for operation, reply in zip(operations, replies, strict=True)
@@ -116,7 +116,7 @@ class RedisStore(RecordStore):
 
     def _answer(self, operation: Operation, reply: Any) -> Answer | Exception:
         if isinstance(reply, Exception):
-            return refusal(reply)
+            return make_refusal(reply)
         if isinstance(reply, int):
             return Claimed(reply, 1) if isinstance(operation, Claim) else Kept()
         if not isinstance(operation, Claim):
@@ -132,7 +132,7 @@ class RedisStore(RecordStore):
             return error
 
     def _change(self, identity: Identity, decide: Decide) -> Answer:
-        key = key_of(identity)
+        key = name_key(identity)
 
         def swap(found: Record | None, kept: Record | None, now: float) -> bool:
             values = swap_values(found, kept, now)
@@ -142,7 +142,7 @@ class RedisStore(RecordStore):
 
     def _load(self, identity: Identity) -> Found:
         """Read a record; `_upkeep` alone tells since when the store remembers."""
-        return *read_found(*self._connections.run_one((LOAD, key_of(identity), ()))), ALWAYS
+        return *read_found(*self._connections.run_one((LOAD, name_key(identity), ()))), ALWAYS
 
     def _upkeep(self, unseen: float) -> tuple[float, float]:
         """Look at the clock; return since when the store remembers, and the time.
@@ -156,7 +156,7 @@ class RedisStore(RecordStore):
         """See `RecordStore._list`. Reads every record there is, one by one."""
         for key in self._connections.ask(_list_keys):
             found, now = read_found(*self._connections.run_one((LOAD, key.decode(), ())))
-            seen = None if found is None else as_seen(found, now)
+            seen = None if found is None else show_record(found, now)
             if seen is not None:
                 yield seen
 

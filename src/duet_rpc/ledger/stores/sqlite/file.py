@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from duet_rpc.errors import StoreUnavailable
-from duet_rpc.ledger.faults import StoreFault, unavailable
+from duet_rpc.ledger.faults import StoreFault, make_unavailable
 from duet_rpc.ledger.states import Answer, Identity, Record
 from duet_rpc.ledger.stores.base import Decide, Found
 from duet_rpc.ledger.stores.sql import (
@@ -18,8 +18,8 @@ from duet_rpc.ledger.stores.sql import (
     add_upkeep,
     load_row,
     refuse_newer,
-    schema,
     to_row,
+    write_schema,
 )
 
 log = logging.getLogger("duet_rpc.ledger")
@@ -29,7 +29,7 @@ WAL_IS_SAFE_FROM = (3, 51, 3)
 
 _MIGRATIONS = (
     (
-        schema(blob="blob", integer="integer", real="real", suffix=" WITHOUT ROWID"),
+        write_schema(blob="blob", integer="integer", real="real", suffix=" WITHOUT ROWID"),
         "CREATE INDEX duet_commands_expire ON duet_commands (expires_at)",
     ),
     add_upkeep(add="ADD COLUMN", real="real", now=":now"),
@@ -103,7 +103,7 @@ class FileConnection(Generic[C]):
             if has_tables(self.connection):
                 return self.connection
             self.drop()  # the next one makes them again
-        raise unavailable(StoreFault.NO_TABLES)
+        raise make_unavailable(StoreFault.NO_TABLES)
 
     def _connect(self) -> C:
         timeout = self._patience.seconds
@@ -192,14 +192,14 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, wrong)
 
 
-def refusal(error: BaseException, patience: Patience) -> StoreUnavailable:
+def make_refusal(error: BaseException, patience: Patience) -> StoreUnavailable:
     """Say what a fault of the file means to a caller; others have less patience with a lock."""
     if isinstance(error, StoreUnavailable):
         return error
     if is_busy(error):
         patience.lose()
     code = getattr(error, "sqlite_errorcode", None)
-    return unavailable(_FAULTS.get(code & 0xFF if code else -1, StoreFault.FAILED), error)
+    return make_unavailable(_FAULTS.get(code & 0xFF if code else -1, StoreFault.FAILED), error)
 
 
 _FAULTS = {

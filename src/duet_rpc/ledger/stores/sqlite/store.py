@@ -19,7 +19,7 @@ from typing import Any
 
 from duet_rpc.errors import UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
-from duet_rpc.ledger.faults import StoreFault, unavailable
+from duet_rpc.ledger.faults import StoreFault, make_unavailable
 from duet_rpc.ledger.states import Answer, Claim, Identity, Operation, decide
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Decide, NotBegun
 from duet_rpc.ledger.stores.sql import SqlStore
@@ -30,7 +30,7 @@ from duet_rpc.ledger.stores.sqlite.file import (
     Patience,
     change,
     is_fault,
-    refusal,
+    make_refusal,
 )
 from duet_rpc.ledger.stores.sqlite.transaction import HandlerTransactions, SqliteTransaction
 from duet_rpc.ledger.upkeep import Clocks
@@ -101,7 +101,7 @@ class SqliteStore(SqlStore):
 
     def _refuse_in_child(self) -> None:
         if self._is_copy:
-            raise unavailable(StoreFault.LOCKED)
+            raise make_unavailable(StoreFault.LOCKED)
 
     @property
     def path(self) -> Path:
@@ -152,13 +152,13 @@ class SqliteStore(SqlStore):
                 return connection.execute(query, {**values, "now": self._clock()}).fetchall()
             except sqlite3.Error as error:
                 self._reader.drop()
-                raise refusal(error, self._patience) from error
+                raise make_refusal(error, self._patience) from error
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         # A handler's transaction may hold the lock for longer than anyone should wait.
         if not self._writing.acquire(timeout=self._patience.full):
-            raise unavailable(StoreFault.LOCKED)
+            raise make_unavailable(StoreFault.LOCKED)
         try:
             self._refuse_in_child()
             connection = self._writer.open(self._lock_file)
@@ -167,7 +167,7 @@ class SqliteStore(SqlStore):
         except BaseException as error:
             self._writer.drop()
             if is_fault(error):
-                raise refusal(error, self._patience) from error
+                raise make_refusal(error, self._patience) from error
             raise
         finally:
             self._writing.release()

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from duet_rpc.errors import OutcomeUnknown, StoreUnavailable, UsageError
-from duet_rpc.ledger.faults import StoreFault, unavailable
-from duet_rpc.ledger.states import Claim, Claimed, Record, State, decide_claim, finished
+from duet_rpc.ledger.faults import StoreFault, make_unavailable
+from duet_rpc.ledger.states import Claim, Claimed, Record, State, decide_claim, make_finished
 from duet_rpc.ledger.stores.base import NotBegun, StoreTransaction
 from duet_rpc.ledger.stores.sqlite.file import (
     FileConnection,
@@ -26,7 +26,7 @@ from duet_rpc.ledger.stores.sqlite.file import (
     is_busy,
     is_fault,
     load,
-    refusal,
+    make_refusal,
     save,
 )
 
@@ -156,7 +156,7 @@ class HandlerTransactions:
         """See `Store.begin`."""
         give_up = time.monotonic() + patience
         if not self._writing.acquire(timeout=max(patience, 0.0)):
-            raise unavailable(StoreFault.LOCKED)
+            raise make_unavailable(StoreFault.LOCKED)
         try:
             self._closed = False
             connection = self._file.open(partial(self._lock_file, give_up))
@@ -174,7 +174,7 @@ class HandlerTransactions:
         except BaseException as error:
             self.take_back(broken=True)
             if is_fault(error):
-                raise refusal(error, self._patience) from error
+                raise make_refusal(error, self._patience) from error
             raise
         self.take_back()
         return answer  # type: ignore[return-value]  # a claim has no owner's answer
@@ -187,7 +187,7 @@ class HandlerTransactions:
 
     def finish(self, record: Record, outcome: bytes, ttl: float) -> Record:
         """Make the record that a transaction commits."""
-        return finished(record, outcome, self._clock(), ttl)
+        return make_finished(record, outcome, self._clock(), ttl)
 
     def look_again(self, record: Record) -> Record | None:
         """Read a record by a connection that had no part in what went wrong."""
@@ -198,7 +198,7 @@ class HandlerTransactions:
 
     def refuse(self, error: BaseException) -> StoreUnavailable:
         """Say what a fault means to a caller."""
-        return refusal(error, self._patience)
+        return make_refusal(error, self._patience)
 
     def close(self) -> None:
         """Close the connection, now or when the handler that has it is done."""
@@ -254,7 +254,7 @@ class SqliteTransaction(StoreTransaction):
         try:
             if not self.connection.in_transaction:
                 # SQLite has rolled back by itself, as it does when the disk is full or fails.
-                raise unavailable(StoreFault.FAILED)
+                raise make_unavailable(StoreFault.FAILED)
             self.connection.execute(f"ROLLBACK {_OURS}")
             broken = False
         finally:
