@@ -96,7 +96,7 @@ class CircuitBreaker:
     def admit(self) -> None:
         """Raise at once while the store is known to be silent."""
         if self.is_silent:
-            self._start()  # in a forked child nobody else is asking
+            self._start()  # in a forked child no one else is asking
             raise make_unavailable(StoreFault.SILENT)
 
     def lost(self) -> None:
@@ -109,7 +109,7 @@ class CircuitBreaker:
     def ask(self) -> bool:
         """Have the store asked whether it is there; True if it is known to be silent. Never waits.
 
-        For whoever has waited for long, and cannot know whether the work or the silence is long.
+        For a caller that has waited long and cannot know whether the work or the silence is long.
         """
         if time.monotonic() - self._answered >= self._fresh:
             self._start()

@@ -115,7 +115,7 @@ class Ledger:
     ) -> bytes:
         """Answer a command as `run` does, but suspend where `run` would wait for another run.
 
-        Not for an event loop: it blocks for the store and for `work`. Whoever drives it is given a
+        Not for an event loop: it blocks for the store and for `work`. Its driver is given a
         `waits.Wait` and goes on when that is over, on any thread that may block.
         """
         return await self._answer(self._yielding, command, work, deadline)

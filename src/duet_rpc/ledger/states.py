@@ -152,7 +152,7 @@ class Busy(Struct, frozen=True):
 
 
 class Unknown(Struct, frozen=True):
-    """A run was cut off and nobody can know whether its effect happened."""
+    """A run was cut off and no one can know whether its effect happened."""
 
 
 class Mismatch(Struct, frozen=True):
@@ -169,9 +169,8 @@ class Fenced(Struct, frozen=True):
     record: Record | None
 
 
-ClaimAnswer = Claimed | Replay | Busy | Unknown | Mismatch
-OwnerAnswer = Kept | Fenced
-Answer = ClaimAnswer | OwnerAnswer
+Answer = Claimed | Replay | Busy | Unknown | Mismatch | Kept | Fenced
+"""The first five answer a claim, the others an operation of the owner."""
 
 
 class Decision(NamedTuple):

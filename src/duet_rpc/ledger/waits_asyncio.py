@@ -187,7 +187,7 @@ class AsyncioWaits(Waits):
     async def run(self, execution: Execution, logic: Coroutine[Any, Any, bytes]) -> bytes:
         loop = asyncio.get_running_loop()
         task = loop.create_task(logic)
-        # Of its own, so that whoever cancels the waiting does not cancel the task: what
+        # Of its own, so that a caller who cancels the waiting does not cancel the task: what
         # `asyncio.shield` does with more steps.
         settled: asyncio.Future[bytes] = loop.create_future()
         self._tasks.add(task)
@@ -228,7 +228,7 @@ class AsyncioWaits(Waits):
 
 
 def _undo(begun: "Future[StoreTransaction | NotBegun]") -> None:
-    """Roll back a transaction that was opened for somebody who is gone."""
+    """Roll back a transaction that was opened for a caller that is gone."""
     if not begun.cancelled() and begun.exception() is None:
         transaction = begun.result()
         if not isinstance(transaction, NotBegun):

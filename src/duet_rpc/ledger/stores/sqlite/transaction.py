@@ -143,12 +143,13 @@ class HandlerTransactions:
         prepare: Callable[[sqlite3.Connection], object] | None,
         writing: threading.Lock,
     ):
-        self._clock = clock
+        self.clock = clock
         self._patience = patience
         self._prepare = prepare
         self._writing = writing
         self._file = FileConnection(path, clock, patience, GuardedConnection, self._make_ready)
         self._aside = FileConnection(path, clock, patience, sqlite3.Connection)
+        """Has no part in what goes wrong on the other."""
         self._factories: tuple[Any, Any] = (None, str)
         self._closed = False
 
@@ -160,7 +161,7 @@ class HandlerTransactions:
         try:
             self._closed = False
             connection = self._file.open(partial(self._lock_file, give_up))
-            found = load(connection, claim.identity, self._clock())
+            found = load(connection, claim.identity, self.clock())
             answer, record = decide_claim(claim, *found)
             if isinstance(answer, Claimed):
                 assert record is not None, "a claim leaves a record"
@@ -185,20 +186,21 @@ class HandlerTransactions:
             self._file.drop()
         self._writing.release()
 
-    def finish(self, record: Record, outcome: bytes, ttl: float) -> Record:
-        """Make the record that a transaction commits."""
-        return make_finished(record, outcome, self._clock(), ttl)
+    def find_out(self, record: Record, error: BaseException) -> bytes:
+        """Tell the outcome that a commit left behind though it failed, or refuse it.
 
-    def look_again(self, record: Record) -> Record | None:
-        """Read a record by a connection that had no part in what went wrong."""
-        try:
-            return load(self._aside.open(), record.identity, self._clock())[0]
-        finally:
-            self._aside.drop()
-
-    def refuse(self, error: BaseException) -> StoreUnavailable:
-        """Say what a fault means to a caller."""
-        return make_refusal(error, self._patience)
+        A disk that fails in a commit may have kept it; what the file says after recovery holds.
+        """
+        if not is_busy(error):
+            try:
+                found, _, _ = load(self._aside.open(), record.identity, self.clock())
+            except (sqlite3.Error, StoreUnavailable):
+                raise OutcomeUnknown() from error
+            finally:
+                self._aside.drop()
+            if found is not None and found.state is State.DONE and found.outcome is not None:
+                return found.outcome
+        raise make_refusal(error, self._patience) from error
 
     def close(self) -> None:
         """Close the connection, now or when the handler that has it is done."""
@@ -268,23 +270,13 @@ class SqliteTransaction(StoreTransaction):
                 connection.execute(f"{fence} {_OURS}")
             except sqlite3.OperationalError as error:
                 raise UsageError(_LEAVE_IT) from error
-            save(connection, self._transactions.finish(self._record, outcome, ttl))
+            now = self._transactions.clock()
+            save(connection, make_finished(self._record, outcome, now, ttl))
             connection.execute(f"COMMIT {_OURS}")
         except BaseException as error:
             self._transactions.take_back(broken=True)
             if is_fault(error):
-                return self._what_happened(error)
+                return self._transactions.find_out(self._record, error)
             raise
         self._transactions.take_back()
         return None
-
-    def _what_happened(self, error: BaseException) -> bytes:
-        # A disk that fails in a commit may have kept it; what the file says after recovery holds.
-        if not is_busy(error):
-            try:
-                record = self._transactions.look_again(self._record)
-            except (sqlite3.Error, StoreUnavailable):
-                raise OutcomeUnknown() from error
-            if record is not None and record.state is State.DONE and record.outcome is not None:
-                return record.outcome
-        raise self._transactions.refuse(error) from error
