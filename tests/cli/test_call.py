@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duet_rpc.cli.failures import Attempt, advice, similar
+from duet_rpc.cli.failures import Attempt, advise, suggest_methods
 from duet_rpc.errors import InProgress
 from duet_rpc.ledger import SqliteStore
 from duet_rpc.ledger.fingerprint import fingerprint
@@ -397,7 +397,7 @@ def test_a_wrong_name_is_told_with_what_may_be_meant(
 )
 def test_only_names_that_are_close_are_suggested(method: str, meant: str) -> None:
     known = ["shop.get", "shop.put", "shop.find", "stock.find", "exit", "version", "shutdown"]
-    assert similar(Attempt(method=method, known_methods=known)) == [meant]
+    assert suggest_methods(Attempt(method=method, known_methods=known)) == [meant]
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(on_tcp: OnSocket) -> None:
@@ -594,7 +594,7 @@ def test_a_command_in_progress_says_so(on_unix: OnSocket) -> None:
 )
 def test_a_run_without_a_sign_of_life_is_not_said_to_run(wait: int, told: str) -> None:
     error = InProgress(data={"retry_after_ms": wait})
-    assert told in advice(error, Attempt(method="save", key="k"))
+    assert told in advise(error, Attempt(method="save", key="k"))
 
 
 def test_an_unknown_outcome_names_the_operators_command(on_unix: OnSocket) -> None:

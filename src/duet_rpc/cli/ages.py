@@ -39,7 +39,7 @@ def is_moment(since: str) -> bool:
     return "T" in since or "-" in since
 
 
-def moment(age: float | None) -> str:
+def write_moment(age: float | None) -> str:
     """Write when something happened that is so old, so that `read_age` reads it; now if None.
 
     Fractions of a second are cut off: too old does no harm, too young may.

@@ -8,10 +8,17 @@ import click
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc.cli.ages import is_moment, moment, read_age
+from duet_rpc.cli.ages import is_moment, read_age, write_moment
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
-from duet_rpc.cli.failures import EXIT_CODES, Attempt, advice, as_json, exit_code, headline
-from duet_rpc.cli.output import Output, cells, compact, safe, safe_json, tell_failure
+from duet_rpc.cli.failures import (
+    EXIT_CODES,
+    Attempt,
+    advise,
+    describe_failure,
+    exit_code,
+    say_error,
+)
+from duet_rpc.cli.output import Output, count_cells, safe, safe_json, tell_failure, write_compact
 from duet_rpc.errors import DuetError, TransportError, UsageError
 from duet_rpc.wire import surrogates
 
@@ -67,9 +74,9 @@ def command(target: Target, words: list[str], output: Output) -> None:
         target.talk(batch.run)
     except DuetError as error:
         batch.code = exit_code(error)
-        advised = advice(error, Attempt(method="", sent=False)) if not batch.sent else []
-        lines = [*target.about_framing(error), *advised]
-        tell_failure(headline(error), lines, no_color=output.no_color)
+        advised = advise(error, Attempt(method="", sent=False)) if not batch.sent else []
+        lines = [*target.explain_framing(error), *advised]
+        tell_failure(say_error(error), lines, no_color=output.no_color)
     batch.sum_up()
     sys.exit(batch.code)
 
@@ -105,7 +112,7 @@ class _Batch:
     def __init__(self, calls: list[FileCall], output: Output) -> None:
         self._calls = calls
         self._output = output
-        self._width = max(cells(safe(call.method)) for call in calls) if calls else 0
+        self._width = max(count_cells(safe(call.method)) for call in calls) if calls else 0
         self._failed = 0
         self._answered = 0
         self._attempts: list[Attempt] = []
@@ -116,7 +123,7 @@ class _Batch:
 
     def run(self, client: "Client") -> None:
         """Send them all and print the answers as they come."""
-        commands = self._commands(client)
+        commands = self._ask_commands(client)
         for at in range(0, len(self._calls), SIZE):
             part = self._calls[at : at + SIZE]
             for call in part:
@@ -124,12 +131,12 @@ class _Batch:
                     call.key = _new_key()
             with client.batch() as batch:
                 items = [_add(batch, call) for call in part]
-                self._attempts += map(_attempt, part)
+                self._attempts += map(_make_attempt, part)
                 self.sent += len(part)
             for number, (call, item) in enumerate(zip(part, items, strict=True), at + 1):
                 self._print(number, call, item)
 
-    def _commands(self, client: "Client") -> set[str]:
+    def _ask_commands(self, client: "Client") -> set[str]:
         """Ask which methods are commands; servers of others do not know."""
         from duet_rpc.cli.discovery import describe_methods
 
@@ -148,7 +155,7 @@ class _Batch:
             raise error
         if self._output.pretty:
             method = safe(call.method)
-            padding = " " * (self._width - cells(method))
+            padding = " " * (self._width - count_cells(method))
             said = self._say(call, item, error, key)
             digits = len(str(len(self._calls)))
             self._output.line(f"{number:>{digits}}  {method}{padding}  {said}")
@@ -156,7 +163,7 @@ class _Batch:
         answer: dict[str, Any] = {} if call.id is UNSET else {"id": call.id}
         answer["method"] = call.method
         if isinstance(error, DuetError):
-            answer |= as_json(error, self._attempts[number - 1])
+            answer |= describe_failure(error, self._attempts[number - 1])
         elif not call.notify:
             answer["result"] = Raw(surrogates.layout(item.result(), -1))
         self._output.value(surrogates.encode_value(answer))
@@ -166,21 +173,21 @@ class _Batch:
     ) -> str:
         output = self._output
         if isinstance(error, DuetError):
-            said = [output.alarming(headline(error))]
+            said = [output.alarming(say_error(error))]
             data = getattr(error, "data", None)
-            said += [compact(data)] if data is not None else []
+            said += [write_compact(data)] if data is not None else []
             said += [f"key {key}"] if isinstance(error, TransportError) and key else []
             return " ".join(said)
         if call.notify:
             return output.faint("sent")
-        return output.coloured(safe_json(surrogates.layout(item.result(), -1)))
+        return output.colour_json(safe_json(surrogates.layout(item.result(), -1)))
 
     def sum_up(self) -> None:
         """Say on stderr what did not succeed."""
         lost = self._attempts[self._answered : self.sent]
         again = [
             f"{safe(each.method)} can be sent again with"
-            f' "key": {compact(each.key)}, "since": "{each.first_sent}"'
+            f' "key": {write_compact(each.key)}, "since": "{each.first_sent}"'
             for each in lost
             if each.key is not None
         ]
@@ -220,7 +227,7 @@ def _new_key() -> str:
     return new_key()
 
 
-def _attempt(call: FileCall) -> Attempt:
+def _make_attempt(call: FileCall) -> Attempt:
     """Say how a call that is sent now can be sent again."""
     since = None if call.since is UNSET else call.since
     age = None if since is None else read_age(since)
@@ -229,7 +236,7 @@ def _attempt(call: FileCall) -> Attempt:
         key=None if call.key is UNSET else call.key,
         age=age,
         tells_age=since is not None and is_moment(since),
-        first_sent=moment(age),
+        first_sent=write_moment(age),
     )
 
 

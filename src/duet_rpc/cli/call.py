@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from duet_rpc.cli.ages import UNKNOWN_AGE, is_moment, moment, read_age
+from duet_rpc.cli.ages import UNKNOWN_AGE, is_moment, read_age, write_moment
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
-from duet_rpc.cli.failures import EXIT_CODES, Attempt, advice, exit_code, failure_json, headline
-from duet_rpc.cli.output import Output, compact, cut, is_terminal, safe, tell, tell_failure
+from duet_rpc.cli.failures import EXIT_CODES, Attempt, advise, encode_failure, exit_code, say_error
+from duet_rpc.cli.output import Output, cut, is_terminal, safe, tell, tell_failure, write_compact
 from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
 from duet_rpc.options import without_password
 
@@ -78,7 +78,7 @@ def command(
     duet-rpc call unix:bank.sock bank.transfer --json transfer.json --key order-17
     duet-rpc call add a:=1 b:=2 -- python sums.py
     """
-    from duet_rpc.cli.params import Sources, read_params, text_items
+    from duet_rpc.cli.params import Sources, list_text_items, read_params
 
     if not words:
         raise click.UsageError("which method? It comes after the server's address, or first")
@@ -95,12 +95,12 @@ def command(
             "the idempotency key is empty (is a shell variable unset?): every call would be a"
             " command of its own. Give a key, or leave it out to have one made"
         )
-    age = _age(key, retry, since)
+    age = _read_age(key, retry, since)
     attempt = Attempt(
         method=method,
         key=key,
         sent=False,
-        given_as_text=text_items(items),
+        given_as_text=list_text_items(items),
         age=age,
         # Said again later, an age would be too young.
         tells_age=age is not None and (since is None or is_moment(since)),
@@ -162,7 +162,7 @@ class _Call:
             params = Raw(add_metadata(encode_params(params), key=attempt.key, retry=retry) or b"")
         # Only our own servers are known to bear the token that asks for news.
         wants_news = is_known and (params is None or isinstance(self._params, dict))
-        attempt.sent, attempt.first_sent = True, moment(attempt.age)
+        attempt.sent, attempt.first_sent = True, write_moment(attempt.age)
         try:
             result: bytes = client.call(
                 attempt.method,
@@ -196,13 +196,13 @@ class _Call:
     def _on_progress(self, value: Any) -> None:
         if self._shows_progress:
             self._progress_shown = True
-            click.echo(f"\r\x1b[K{cut(_progress(value), 78)}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{cut(_say_progress(value), 78)}", err=True, nl=False)
 
 
-def _progress(value: Any) -> str:
+def _say_progress(value: Any) -> str:
     """Say news of progress in a line: as LSP and MCP shape them, or as they are."""
     if not isinstance(value, dict):
-        return safe(value) if isinstance(value, str) else compact(value)
+        return safe(value) if isinstance(value, str) else write_compact(value)
     share = value.get("percentage")
     done, total = value.get("progress"), value.get("total")
     if isinstance(done, (int, float)) and isinstance(total, (int, float)) and total > 0:
@@ -210,7 +210,7 @@ def _progress(value: Any) -> str:
     parts = [f"{share:.0f}%"] if isinstance(share, (int, float)) else []
     texts = (value.get("title"), value.get("message"))
     parts += [safe(text) for text in texts if isinstance(text, str) and text]
-    return " ".join(parts) or compact(value)
+    return " ".join(parts) or write_compact(value)
 
 
 def _settle_key(params: Any, key: str | None) -> str | None:
@@ -224,7 +224,7 @@ def _settle_key(params: Any, key: str | None) -> str | None:
         raise click.UsageError(str(error)) from None
 
 
-def _age(key: str | None, retry: bool, since: str | None) -> float | None:
+def _read_age(key: str | None, retry: bool, since: str | None) -> float | None:
     """Say how many seconds ago the command was first sent; None if it was not."""
     if not retry and since is None:
         return None
@@ -233,7 +233,7 @@ def _age(key: str | None, retry: bool, since: str | None) -> float | None:
     return UNKNOWN_AGE if since is None else read_age(since)
 
 
-def _retry_line(attempt: Attempt, failure: DuetError) -> str:
+def _write_retry_line(attempt: Attempt, failure: DuetError) -> str:
     """Write our own command line again, with the key and when it was first sent; no passwords.
 
     A try that was refused before it began is none that a server could have to remember.
@@ -255,13 +255,13 @@ def _retry_line(attempt: Attempt, failure: DuetError) -> str:
 def _fail(error: DuetError, attempt: Attempt, target: Target, output: Output) -> NoReturn:
     """Say what went wrong and what to do, and end the process."""
     if attempt.key is not None:
-        attempt.retry_line = _retry_line(attempt, error)
-    lines = [*target.about_framing(error), *advice(error, attempt)]
-    tell_failure(headline(error), lines, no_color=output.no_color)
+        attempt.retry_line = _write_retry_line(attempt, error)
+    lines = [*target.explain_framing(error), *advise(error, attempt)]
+    tell_failure(say_error(error), lines, no_color=output.no_color)
     if isinstance(error, InternalError | ResultUnserializable) and target.unseen:
         tell("The server wrote:")
         for line in target.unseen:
             tell(f"  | {safe(line)}")
     if output.json_wanted:
-        output.value(failure_json(error, attempt))
+        output.value(encode_failure(error, attempt))
     sys.exit(exit_code(error))

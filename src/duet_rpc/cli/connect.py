@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from duet_rpc.cli.failures import Attempt, Interrupted, exit_code, failure_json, headline
+from duet_rpc.cli.failures import Attempt, Interrupted, encode_failure, exit_code, say_error
 from duet_rpc.cli.output import Failed, Output, output_options, safe, tell
 from duet_rpc.errors import DuetError, RpcError, TransportError, UsageError
 
@@ -124,7 +124,7 @@ class Target:
         command = click.get_current_context().meta.get(_STARTED)
         if command is None:
             address, *rest = words or [""]
-            return cls(_at_address(address, timeout, SocketOpener), timeout, framing), rest
+            return cls(_open_address(address, timeout, SocketOpener), timeout, framing), rest
         if words and words[0].startswith(_ADDRESSES):
             raise click.UsageError("give the server's address or its command after --, not both")
 
@@ -154,8 +154,8 @@ class Target:
             return self.talk(work)
         except DuetError as error:
             if output.json_wanted:
-                output.value(failure_json(error, Attempt(method="", sent=False)))
-            raise Failed(headline(error), exit_code(error), self.about_framing(error)) from None
+                output.value(encode_failure(error, Attempt(method="", sent=False)))
+            raise Failed(say_error(error), exit_code(error), self.explain_framing(error)) from None
 
     def note(self, severity: str, text: str, **fields: Any) -> None:
         """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
@@ -168,7 +168,7 @@ class Target:
         if fields.get("id") == NULL and fields.get("error") is not None:
             self.refusal = fields["error"]
 
-    def about_framing(self, error: DuetError) -> list[str]:
+    def explain_framing(self, error: DuetError) -> list[str]:
         """Say why there was no answer, where something came that could not be taken for one."""
         if not isinstance(error, TransportError):
             return []
@@ -184,7 +184,7 @@ class Target:
         return ""
 
 
-def _at_address(address: str, timeout: float | None, opener: Any) -> "Opener":
+def _open_address(address: str, timeout: float | None, opener: Any) -> "Opener":
     patience = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
     try:
         found: Opener = opener(address, timeout=patience)

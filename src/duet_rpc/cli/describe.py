@@ -8,8 +8,8 @@ import msgspec
 
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
 from duet_rpc.cli.discovery import discover
-from duet_rpc.cli.failures import ERROR_ANSWER, EXIT_CODES, Attempt, similar
-from duet_rpc.cli.output import Failed, Output, columns, safe
+from duet_rpc.cli.failures import ERROR_ANSWER, EXIT_CODES, Attempt, suggest_methods
+from duet_rpc.cli.output import Failed, Output, lay_out_columns, safe
 from duet_rpc.cli.schemas import list_members, list_names, say_default, say_type
 from duet_rpc.server.description import (
     MethodDescription,
@@ -46,7 +46,9 @@ def command(target: Target, words: list[str], output: Output) -> None:
     method = service.find(name)
     if method is None:
         attempt = Attempt(method=name, known_methods=service.names)
-        raise Failed(f"the server has no method {safe(name)}", ERROR_ANSWER, similar(attempt))
+        raise Failed(
+            f"the server has no method {safe(name)}", ERROR_ANSWER, suggest_methods(attempt)
+        )
     if not output.pretty:
         output.value(msgspec.json.encode(method.source))
         return
@@ -66,22 +68,22 @@ def _lay_out(
         yield ""
         yield f"  {PROMISES[method.promise]}"
     how = "(by position, any number)" if method.is_variadic else _STRUCTURES.get(method.structure)
-    params = [_row(param) for param in method.params]
-    yield from _section(f"params {how}" if how else "params", params, output)
+    params = [_make_row(param) for param in method.params]
+    yield from _lay_out_section(f"params {how}" if how else "params", params, output)
     if method.result is not None:
-        yield from _section("returns", [(say_type(method.result),)], output)
+        yield from _lay_out_section("returns", [(say_type(method.result),)], output)
     elif method.returns is not None:
-        yield from _section("returns", [(safe(method.returns),)], output)
+        yield from _lay_out_section("returns", [(safe(method.returns),)], output)
     if method.errors:
         rows = [(str(each.code), safe(each.message)) for each in method.errors]
-        yield from _section("errors", rows, output)
+        yield from _lay_out_section("errors", rows, output)
     for name, schema in _find_types(method, service).items():
         unnamed = {key: value for key, value in schema.items() if key != "title"}
         members = list_members(schema) or [(say_type(unnamed),)]
-        yield from _section(safe(name), members, output)
+        yield from _lay_out_section(safe(name), members, output)
 
 
-def _row(param: ParamDescription) -> tuple[str, ...]:
+def _make_row(param: ParamDescription) -> tuple[str, ...]:
     if param.schema is None:
         return (safe(write_param(param)),)
     need = "required" if param.required else say_default(param.default)
@@ -101,10 +103,10 @@ def _find_types(method: MethodDescription, service: ServiceDescription) -> dict[
     return found
 
 
-def _section(title: str, rows: Sequence[Sequence[str]], output: Output) -> Iterator[str]:
+def _lay_out_section(title: str, rows: Sequence[Sequence[str]], output: Output) -> Iterator[str]:
     yield ""
     yield output.strong(title)
     if not rows:
         yield "  none"
         return
-    yield from (f"  {line}" for line in columns(rows, output.width - 2))
+    yield from (f"  {line}" for line in lay_out_columns(rows, output.width - 2))

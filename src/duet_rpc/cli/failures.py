@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from duet_rpc.cli.output import compact, safe
+from duet_rpc.cli.output import safe, write_compact
 from duet_rpc.engine.wording import UNKNOWN_NAME
 from duet_rpc.errors import (
     CallTimeout,
@@ -86,7 +86,7 @@ def exit_code(error: DuetError) -> int:
     return NO_CONNECTION
 
 
-def headline(error: DuetError) -> str:
+def say_error(error: DuetError) -> str:
     """Say in a line what happened."""
     if isinstance(error, RpcError):
         return f"error {error.code}: {safe(error.message)}"
@@ -110,7 +110,7 @@ def is_retryable(error: DuetError, attempt: Attempt) -> bool:
     return False
 
 
-def as_json(error: DuetError, attempt: Attempt) -> dict[str, Any]:
+def describe_failure(error: DuetError, attempt: Attempt) -> dict[str, Any]:
     """Describe a failure for a program."""
     key = attempt.key
     described: dict[str, Any]
@@ -120,7 +120,7 @@ def as_json(error: DuetError, attempt: Attempt) -> dict[str, Any]:
             member["data"] = error.data
         described = {"error": member}
     else:
-        described = {"failure": _word(error), "message": str(error)}
+        described = {"failure": _name_failure(error), "message": str(error)}
     described["retryable"] = is_retryable(error, attempt)
     if key is not None:
         described["idempotency_key"] = key
@@ -129,7 +129,7 @@ def as_json(error: DuetError, attempt: Attempt) -> dict[str, Any]:
     return described
 
 
-def _word(error: DuetError) -> str:
+def _name_failure(error: DuetError) -> str:
     match error:
         case Interrupted():
             return "interrupted"
@@ -144,18 +144,18 @@ def _word(error: DuetError) -> str:
     return "connection-lost"
 
 
-def advice(error: DuetError, attempt: Attempt) -> list[str]:
+def advise(error: DuetError, attempt: Attempt) -> list[str]:
     """Say what the error's data tell, and what the person can do."""
     if isinstance(error, RpcError):
-        return [*_details(error), *_after_answer(error, attempt)]
+        return [*_say_details(error), *_advise_after_answer(error, attempt)]
     if isinstance(error, UsageError):
         return []
     if not attempt.sent:
         return ["Nothing was called."]
-    return ["Whether it happened is not known.", *_again(attempt)]
+    return ["Whether it happened is not known.", *_say_how_to_retry(attempt)]
 
 
-def _again(attempt: Attempt) -> list[str]:
+def _say_how_to_retry(attempt: Attempt) -> list[str]:
     if attempt.key is None:
         return []
     hidden = [f"with the password where {HIDDEN} is."] if HIDDEN in attempt.retry_line else []
@@ -166,7 +166,7 @@ def _again(attempt: Attempt) -> list[str]:
     ]
 
 
-def _details(error: RpcError) -> list[str]:
+def _say_details(error: RpcError) -> list[str]:
     data = error.data
     if data is None:
         return []
@@ -176,7 +176,7 @@ def _details(error: RpcError) -> list[str]:
             said.append(f"received {safe(str(data['received']))}")
         text = ", ".join(said)
         if isinstance(data.get("accepted"), list):
-            text += f"; accepted: {' '.join(map(compact, data['accepted']))}"
+            text += f"; accepted: {' '.join(map(write_compact, data['accepted']))}"
         return [text]
     if isinstance(data, dict):
         if isinstance(error, InternalError) and set(data) == {"reference"}:
@@ -188,7 +188,7 @@ def _details(error: RpcError) -> list[str]:
         if set(data) == {"detail"} and isinstance(data["detail"], str):
             return [safe(data["detail"])]
     try:
-        return [compact(data)]
+        return [write_compact(data)]
     except (TypeError, ValueError):  # it came as JSON, so this cannot be; a report must not fail
         return [safe(str(data))]
 
@@ -198,23 +198,23 @@ def _is_ours(error: RpcError) -> bool:
     return error.word is not None and error.reason == error.word
 
 
-def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
+def _advise_after_answer(error: RpcError, attempt: Attempt) -> list[str]:
     match error:
         case MethodNotFound():
-            return similar(attempt)
+            return suggest_methods(attempt)
         case InvalidParams():
-            return _about_params(error, attempt)
+            return _advise_about_params(error, attempt)
         case InvalidRequest() if error.reason == "command-requires-id":
             return ["A command is not sent with --notify: its outcome could not be answered."]
         case InternalError():
-            return _in_the_log(error)
+            return _point_to_log(error)
     if not _is_ours(error):
         return []
     match error:
         case InProgress():
-            return [_when_it_ends(error), *_again(attempt)]
+            return [_say_when_it_ends(error), *_say_how_to_retry(attempt)]
         case DeadlineExceeded():
-            return ["The server gave it no more time.", *_again(attempt)]
+            return ["The server gave it no more time.", *_say_how_to_retry(attempt)]
         case KeyReused():
             return ["Nothing was done: the key stands for another command. Take a new key."]
         case OutcomeUnknown():
@@ -226,28 +226,28 @@ def _after_answer(error: RpcError, attempt: Attempt) -> list[str]:
                 " --store URL",
             ]
         case ResultUnserializable():
-            return ["It happened; only its result cannot be sent.", *_in_the_log(error)]
+            return ["It happened; only its result cannot be sent.", *_point_to_log(error)]
     if error.retryable:
-        again = _again(attempt)
+        again = _say_how_to_retry(attempt)
         return ["Nothing was done. It can be sent again.", *again[1:]]
     return []
 
 
-def _when_it_ends(error: RpcError) -> str:
+def _say_when_it_ends(error: RpcError) -> str:
     wait = error.data.get("retry_after_ms") if isinstance(error.data, dict) else None
     if not isinstance(wait, int) or wait <= _ALIVE:
         return "It still runs. Ask again in a moment."
     return f"Its run gave no sign of life. Ask again in {-(-wait // 1000)} seconds."
 
 
-def _in_the_log(error: RpcError) -> list[str]:
+def _point_to_log(error: RpcError) -> list[str]:
     reference = error.data.get("reference") if isinstance(error.data, dict) else None
     return [f"The server's log tells why, under {safe(str(reference))}."] if reference else []
 
 
-def similar(attempt: Attempt) -> list[str]:
+def suggest_methods(attempt: Attempt) -> list[str]:
     """Say which methods may have been meant."""
-    likeness = {name: _likeness(attempt.method, name) for name in attempt.known_methods}
+    likeness = {name: _compare(attempt.method, name) for name in attempt.known_methods}
     best = max(likeness.values(), default=0.0)
     near = max(_ALIKE, best - _NEARLY)
     close = [name for name in likeness if likeness[name] >= near][:3]
@@ -256,7 +256,7 @@ def similar(attempt: Attempt) -> list[str]:
     return ["`duet-rpc list` shows what there is."]
 
 
-def _likeness(one: str, other: str) -> float:
+def _compare(one: str, other: str) -> float:
     """Say how alike two names are, from 0 to 1.
 
     The last word counts twice: the methods of a service all begin alike, and `get` is likely to be
@@ -269,7 +269,7 @@ def _likeness(one: str, other: str) -> float:
     return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs) / 2
 
 
-def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
+def _advise_about_params(error: RpcError, attempt: Attempt) -> list[str]:
     data = error.data if isinstance(error.data, dict) else {}
     if error.reason == "idempotency-key-missing":
         return ["Give one with --key KEY, or have one made with --command."]
@@ -284,6 +284,6 @@ def _about_params(error: RpcError, attempt: Attempt) -> list[str]:
     return [f"`duet-rpc describe` shows what {safe(attempt.method)} takes."]
 
 
-def failure_json(error: DuetError, attempt: Attempt) -> bytes:
+def encode_failure(error: DuetError, attempt: Attempt) -> bytes:
     """Encode `as_json`."""
-    return encode_value(as_json(error, attempt))
+    return encode_value(describe_failure(error, attempt))

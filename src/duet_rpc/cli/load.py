@@ -29,7 +29,7 @@ def load_service(target: str) -> Service:
         loading.clear()
     services = {key: value for key, value in vars(module).items() if isinstance(value, Service)}
     if name:
-        return _named(module, name, place, services)
+        return _pick_service(module, name, place, services)
     distinct = {id(service): key for key, service in services.items()}
     if len(distinct) == 1:
         return next(iter(services.values()))
@@ -47,7 +47,7 @@ def try_service(target: str) -> None:
         sys.exit(error.format_message())
 
 
-def file_of(target: str) -> str | None:
+def find_file(target: str) -> str | None:
     """Say which file a target was loaded from."""
     place = target.partition(":")[0]
     if _is_file(place):
@@ -59,7 +59,9 @@ def _is_file(place: str) -> bool:
     return place.endswith(".py") or os.sep in place
 
 
-def _named(module: ModuleType, name: str, place: str, services: dict[str, Service]) -> Service:
+def _pick_service(
+    module: ModuleType, name: str, place: str, services: dict[str, Service]
+) -> Service:
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -127,7 +129,7 @@ def _fail(error: Exception, place: str) -> click.ClickException:
     return Failed(text, LOAD_FAILED)
 
 
-def host_and_port(text: str) -> tuple[str, int]:
+def read_host_and_port(text: str) -> tuple[str, int]:
     """Read HOST:PORT, with an IPv6 address in brackets."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

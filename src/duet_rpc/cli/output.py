@@ -79,7 +79,7 @@ class Output:
         if not self.pretty:
             self.line(surrogates.layout(raw, -1))
             return
-        self.line(self.coloured(safe_json(surrogates.layout(raw, 2))))
+        self.line(self.colour_json(safe_json(surrogates.layout(raw, 2))))
 
     def line(self, text: str | bytes = "") -> None:
         """Print a line."""
@@ -92,7 +92,7 @@ class Output:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise Failed(f"the result cannot be written: {error.strerror}", NOT_WRITTEN) from None
 
-    def coloured(self, json: str) -> str:
+    def colour_json(self, json: str) -> str:
         """Colour JSON text, if colours are wanted."""
         if not self.colour or len(json) > MAX_COLOURED:
             return json
@@ -114,24 +114,25 @@ class Output:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print rows in columns; the last one is cut where the terminal ends."""
-        for number, line in enumerate(columns([header, *rows], self.width)):
+        for number, line in enumerate(lay_out_columns([header, *rows], self.width)):
             self.line(self.strong(line) if number == 0 else line)
 
 
-def columns(rows: Sequence[Sequence[str]], width: int = 10_000) -> list[str]:
+def lay_out_columns(rows: Sequence[Sequence[str]], width: int = 10_000) -> list[str]:
     """Lay out rows in columns, two spaces apart; the last is cut where the width ends."""
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(count_cells, column)) for column in zip(*rows, strict=True)]
     room = max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 20)
     lines = []
     for *row, last in rows:
         padded = [
-            f"{cell}{' ' * (size - cells(cell))}" for cell, size in zip(row, widths, strict=False)
+            f"{cell}{' ' * (size - count_cells(cell))}"
+            for cell, size in zip(row, widths, strict=False)
         ]
         lines.append("  ".join([*padded, cut(last, room)]).rstrip())
     return lines
 
 
-def cells(text: str) -> int:
+def count_cells(text: str) -> int:
     """Count the places that a text takes on a terminal."""
     if text.isascii():
         return len(text)
@@ -143,10 +144,10 @@ def cells(text: str) -> int:
 
 def cut(text: str, room: int) -> str:
     """Shorten a text to the room there is."""
-    if cells(text) <= room:
+    if count_cells(text) <= room:
         return text
-    while cells(text) > room - 3:
-        text = text[: max(room - 3, len(text) // 2) if cells(text) > 2 * room else -1]
+    while count_cells(text) > room - 3:
+        text = text[: max(room - 3, len(text) // 2) if count_cells(text) > 2 * room else -1]
     return f"{text.rstrip()}..."
 
 
@@ -166,7 +167,7 @@ def _escape(character: str) -> str:
     return {"\n": " ", "\t": " ", "\r": " "}.get(character) or f"\\u{ord(character):04x}"
 
 
-def compact(value: Any) -> str:
+def write_compact(value: Any) -> str:
     """Write a value as JSON on one line, safe to show."""
     return safe_json(surrogates.encode_value(value))
 

@@ -109,7 +109,7 @@ def read_items(items: Sequence[str], sources: Sources) -> dict[str, Any]:
     return named
 
 
-def text_items(items: Sequence[str]) -> set[str]:
+def list_text_items(items: Sequence[str]) -> set[str]:
     """Name the params that were given as text."""
     return {name for name, sign, _ in map(_split, items) if sign == "="}
 

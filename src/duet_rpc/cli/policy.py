@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from duet_rpc.cli.output import cells, columns
+from duet_rpc.cli.output import count_cells, lay_out_columns
 from duet_rpc.policy import PRESETS, explain
 
 
@@ -38,6 +38,6 @@ def command(name: str | None) -> None:
 
 def _print(rows: Sequence[tuple[str, ...]]) -> None:
     header, *rest = rows
-    rule = ["-" * max(map(cells, column)) for column in zip(*rows, strict=True)]
-    for line in columns([header, rule, *rest]):
+    rule = ["-" * max(map(count_cells, column)) for column in zip(*rows, strict=True)]
+    for line in lay_out_columns([header, rule, *rest]):
         click.echo(line)

@@ -27,7 +27,7 @@ class Reload:
         self._target = target
         self._folder = os.path.dirname(file)
         self._logs = logs
-        self._seen = self._state()
+        self._seen = self._stamp_files()
 
     def watch(self, host: DaemonHost) -> None:
         """Start to watch; the host is the one whose process is replaced."""
@@ -36,22 +36,22 @@ class Reload:
     def _watch(self, host: DaemonHost) -> None:
         while True:
             time.sleep(INTERVAL)
-            state = self._state()
+            state = self._stamp_files()
             if state == self._seen:
                 continue
             self._seen = state
-            problem = self._problem()
+            problem = self._find_problem()
             if problem is not None:
                 why = problem if self._logs.log_exception_text else None
                 self._logs.note(
                     "error", "the changed service does not load; serving the old", why=why
                 )
                 continue
-            while self._state() == state:
+            while self._stamp_files() == state:
                 host.post(lambda: self._replace(host))
                 time.sleep(0.05)
 
-    def _state(self) -> dict[str, int]:
+    def _stamp_files(self) -> dict[str, int]:
         """Say when each file of the service was last changed: its own, and those it imported."""
         state = {}
         for module in list(sys.modules.values()):
@@ -66,7 +66,7 @@ class Reload:
                 state[path] = 0  # being replaced by an editor; there will be another look
         return state
 
-    def _problem(self) -> str | None:
+    def _find_problem(self) -> str | None:
         """Import the new version in another process; return what is wrong with it."""
         program = "import sys; from duet_rpc.cli.load import try_service; try_service(sys.argv[1])"
         trial = subprocess.run(

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from duet_rpc.cli.output import compact, safe
+from duet_rpc.cli.output import safe, write_compact
 
 _LIMITS = {
     "exclusiveMinimum": "> {}",
@@ -32,9 +32,9 @@ def say_type(schema: Any) -> str:
     if isinstance(schema.get("$ref"), str):
         return safe(schema["$ref"].rpartition("/")[2])
     if isinstance(schema.get("enum"), list):
-        return " | ".join(map(compact, schema["enum"]))
+        return " | ".join(map(write_compact, schema["enum"]))
     if "const" in schema:
-        return compact(schema["const"])
+        return write_compact(schema["const"])
     for choice in ("anyOf", "oneOf"):
         if isinstance(schema.get(choice), list):
             return " | ".join(dict.fromkeys(map(say_type, schema[choice])))
@@ -42,11 +42,11 @@ def say_type(schema: Any) -> str:
         return " and ".join(map(say_type, schema["allOf"]))
     kind = schema.get("type")
     if isinstance(kind, list):
-        return " | ".join(_of_type(str(each), schema) for each in kind)
-    return _of_type(kind, schema) if isinstance(kind, str) else "any"
+        return " | ".join(_say_kind(str(each), schema) for each in kind)
+    return _say_kind(kind, schema) if isinstance(kind, str) else "any"
 
 
-def _of_type(kind: str, schema: dict[str, Any]) -> str:
+def _say_kind(kind: str, schema: dict[str, Any]) -> str:
     words = safe(kind)
     if kind == "array":
         items = schema.get("items")
@@ -85,7 +85,7 @@ def _say_absence(schema: Any) -> str:
 
 def say_default(default: Any) -> str:
     """Say what a value is when it is left out."""
-    return "optional" if default is UNSET else f"default {compact(default)}"
+    return "optional" if default is UNSET else f"default {write_compact(default)}"
 
 
 def list_names(schema: Any) -> list[str]:

@@ -71,7 +71,7 @@ def command(
     duet-rpc serve app.py --unix app.sock
     duet-rpc serve app.py --tcp 127.0.0.1:8765
     """
-    from duet_rpc.cli.load import file_of, host_and_port, load_service
+    from duet_rpc.cli.load import find_file, load_service, read_host_and_port
     from duet_rpc.errors import UsageError
     from duet_rpc.server.server import Server
     from duet_rpc.transports.stdio import take_stdio
@@ -99,13 +99,13 @@ def command(
             server.run_unix(unix, logs=logs, framing=framing)
             return
         if tcp is not None:
-            host, port = host_and_port(tcp)
+            host, port = read_host_and_port(tcp)
             server.run_tcp(host, port, allow_remote=allow_remote, logs=logs, framing=framing)
             return
     except UsageError as error:
         told = str(error).replace("say allow_remote=True", "give --allow-remote")
         raise click.UsageError(told) from None
-    file = file_of(target) if reload else None
+    file = find_file(target) if reload else None
     if file is None:
         server.run_stdio(framing=framing, logs=logs)
     else:

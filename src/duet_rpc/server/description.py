@@ -91,19 +91,19 @@ def describe(
     schemas: list[Any] = []
     components: dict[str, Any] = {}
     if with_schemas:
-        hints = [_describable(hint) for method in methods for hint in _hints(method)]
+        hints = [_describable(hint) for method in methods for hint in _list_hints(method)]
         made, components = msgspec.json.schema_components(hints, ref_template=REFERENCE)
-        schemas = _draft_7(list(made))
+        schemas = _write_draft_7(list(made))
     in_order = iter(schemas)
     return ServiceDescription(
         name=name or service.name,
         version=version or service.version,
         description=service.description,
         methods=tuple(
-            _describe_method(method, [next(in_order, None) for _ in _hints(method)])
+            _describe_method(method, [next(in_order, None) for _ in _list_hints(method)])
             for method in methods
         ),
-        schemas=_draft_7(components),
+        schemas=_write_draft_7(components),
     )
 
 
@@ -174,7 +174,7 @@ def _describe_method(method: Method, schemas: list[Schema | None]) -> MethodDesc
                 rest if is_variadic else parameters.listed, of_params, strict=True
             )
         ),
-        structure=_structure(method),
+        structure=_find_structure(method),
         is_variadic=is_variadic,
         returns=type_name(parameters.returns),
         result=of_result,
@@ -199,7 +199,7 @@ def _describe_errors(method: Method) -> tuple[ErrorDescription, ...]:
     return tuple(ErrorDescription(code, found[code]) for code in sorted(found))
 
 
-def _structure(method: Method) -> str:
+def _find_structure(method: Method) -> str:
     parameters = method.parameters
     if parameters.rest is not UNSET:
         return "by-position"
@@ -208,7 +208,7 @@ def _structure(method: Method) -> str:
     return "either"
 
 
-def _hints(method: Method) -> list[Any]:
+def _list_hints(method: Method) -> list[Any]:
     """List the hints of a method's parameters and, last, of its result."""
     parameters = method.parameters
     if parameters.rest is not UNSET:
@@ -225,13 +225,13 @@ def _describable(hint: Any) -> Any:
     return hint
 
 
-def _draft_7(schema: Any) -> Any:
+def _write_draft_7(schema: Any) -> Any:
     """Say in draft 7 what msgspec says in the draft of 2020: arrays whose places differ."""
     if isinstance(schema, list):
-        return [_draft_7(part) for part in schema]
+        return [_write_draft_7(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    said = {key: _draft_7(value) for key, value in schema.items()}
+    said = {key: _write_draft_7(value) for key, value in schema.items()}
     if isinstance(said.get("prefixItems"), list):
         rest = said.pop("items", UNSET)
         said["items"] = said.pop("prefixItems")

@@ -321,7 +321,7 @@ def _indented(trace: str) -> str:
 def _handler(logs: Logs) -> "Handler":
     import logging
 
-    class Handler(logging.Handler):
+    class LogsHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             fields = dict(getattr(record, "duet_rpc", {}))
             severity = severity_of(record.levelno)
@@ -330,4 +330,4 @@ def _handler(logs: Logs) -> "Handler":
                 trace = logs._format_trace(record.exc_info[1])
             logs._write(severity, record.getMessage(), fields, trace)
 
-    return Handler()
+    return LogsHandler()

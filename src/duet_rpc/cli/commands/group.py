@@ -171,13 +171,13 @@ def resolve(
     duet-rpc commands resolve bank.transfer order-17 --result 70 --store sqlite:///bank.db
     duet-rpc commands resolve mail.send m-4 --error 502 "Not sent" --store sqlite:///bank.db
     """
-    outcome = _outcome(result, error, data)
+    outcome = _make_outcome(result, error, data)
     with open_named(store) as records:
         record = _look(records, identity)
         if record.state is not State.UNKNOWN or not records.resolve(identity, outcome, KEPT):
             record = _look(records, identity)
             raise Failed(
-                f"{name_command(identity)} is not unknown: {_why_not(record)}",
+                f"{name_command(identity)} is not unknown: {_say_why_not(record)}",
                 ERROR_ANSWER,
                 ["Nothing was changed."],
             )
@@ -211,7 +211,7 @@ def forget(
         if not records.forget(identity):
             record = _look(records, identity)
             raise Failed(
-                f"{name_command(identity)} cannot be forgotten: {_why_not(record)}",
+                f"{name_command(identity)} cannot be forgotten: {_say_why_not(record)}",
                 ERROR_ANSWER,
                 ["Nothing was changed."],
             )
@@ -261,7 +261,7 @@ def _look(records: "Store", identity: Identity) -> Record:
     )
 
 
-def _why_not(record: Record) -> str:
+def _say_why_not(record: Record) -> str:
     if record.state is State.DONE:
         return f"it is done, and its outcome is {say_outcome(record)}"
     left = record.lease_until - time.time()
@@ -270,7 +270,7 @@ def _why_not(record: Record) -> str:
     return "it is safe to run again, and the next retry does so"
 
 
-def _outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
+def _make_outcome(result: str | None, error: tuple[int, str] | None, data: str | None) -> bytes:
     """Write the outcome as a server writes its own."""
     if (result is None) == (error is None):
         raise click.UsageError("say either --result JSON or --error CODE MESSAGE")

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from duet_rpc.cli.output import Output, columns, safe, safe_json
+from duet_rpc.cli.output import Output, lay_out_columns, safe, safe_json
 from duet_rpc.ledger.states import Identity, Promise, Record, State
 from duet_rpc.ledger.stores.base import Counts
 from duet_rpc.wire import surrogates
@@ -149,10 +149,10 @@ def lay_out(record: Record, now: float, output: Output) -> list[str]:
         rows.append(("lease", f"ended {say_span(now - record.lease_until)} ago"))
     rows.append(("kept for", f"{say_span(record.expires_at - now)} more"))
     lines = [output.strong(f"{safe(record.identity.method)} {safe(record.identity.key)}")]
-    lines += [f"  {line}" for line in columns(rows)]
+    lines += [f"  {line}" for line in lay_out_columns(rows)]
     if record.outcome is not None:
         value = surrogates.layout(b"{%b}" % record.outcome, 2)
-        lines += ["", output.coloured(safe_json(value))]
+        lines += ["", output.colour_json(safe_json(value))]
     elif record.state is State.UNKNOWN:
         this = write_words(record.identity)
         lines += [

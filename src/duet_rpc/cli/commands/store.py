@@ -53,7 +53,7 @@ def open_named(url: str) -> "Iterator[Store]":
             _check_file(url)
         yield store
     except StoreUnavailable as error:
-        raise _cannot(url, error.__cause__) from None
+        raise _fail(url, error.__cause__) from None
     except UsageError as error:
         raise Failed(f"{_hide(url)}: {error}", NO_CONNECTION) from None
     finally:
@@ -81,7 +81,7 @@ def _check_file(url: str) -> None:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise _cannot(url, error) from None
+        raise _fail(url, error) from None
     if not tables:
         raise Failed(
             f"{safe(path)} holds no commands: no server has used it as its store yet",
@@ -89,7 +89,7 @@ def _check_file(url: str) -> None:
         )
 
 
-def _cannot(url: str, cause: BaseException | None) -> Failed:
+def _fail(url: str, cause: BaseException | None) -> Failed:
     reason = " ".join(str(cause).split()) if cause is not None and str(cause) else ""
     told = f": {safe(reason)}" if reason else "; is it running?"
     return Failed(f"cannot use the store {_hide(url)}{told}", NO_CONNECTION)
