@@ -6,12 +6,13 @@ that queueing, limits, duplicates and cancellation happen in exactly one way.
 """
 
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from duet_rpc.context import Context, Origin, Peer, Reply
 from duet_rpc.engine.connection import Connection, ConnectionOptions
-from duet_rpc.engine.dispatch import CommandLedger, Dispatcher, Job
+from duet_rpc.engine.dispatch import CommandLedger, Job, make_dispatcher
+from duet_rpc.hooks import Hooks
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
@@ -133,14 +134,17 @@ class Line:
         framing: Framing | None = None,
         ledger: CommandLedger | None = None,
         dialect: Dialect = JSONRPC,
+        hooks: Sequence[Hooks] = (),
         **options: Any,
     ) -> None:
         self.log = Recorder()
         self.host = HandHost(held)
         self.host.dialect = dialect
         self.framing = framing if framing is not None else _header_framing(policy)
-        self.dispatcher = Dispatcher(service, policy, ledger=ledger, log=self.log, dialect=dialect)
-        self.connection = connection_class()(
+        self.dispatcher = make_dispatcher(
+            service, policy, ledger=ledger, log=self.log, dialect=dialect, hooks=hooks
+        )
+        self.connection = connection_class(self.dispatcher)(
             self.dispatcher,
             self.framing,
             self.host,

@@ -21,7 +21,7 @@ PACKAGE = "duet_rpc"
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "startup", "kinds", "forks", "tracebacks", "version"),
-    ("policy", "context", "wire", "ledger.states", "ledger.upkeep", "ledger.fingerprint"),
+    ("policy", "context", "hooks", "wire", "ledger.states", "ledger.upkeep", "ledger.fingerprint"),
     ("service", "engine"),
     ("transports", "ledger", "retry"),
     ("hosts",),  # what waits and runs for a connection
@@ -45,6 +45,7 @@ PURE = (
     "kinds",
     "policy",
     "context",
+    "hooks",
     "wire",
     "service",
     "engine",

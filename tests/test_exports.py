@@ -12,7 +12,13 @@ import duet_rpc
 
 PUBLIC = [
     name
-    for name in ("duet_rpc", "duet_rpc.blocking", "duet_rpc.policy", "duet_rpc.testing")
+    for name in (
+        "duet_rpc",
+        "duet_rpc.blocking",
+        "duet_rpc.hooks",
+        "duet_rpc.policy",
+        "duet_rpc.testing",
+    )
     if importlib.util.find_spec(name) is not None
 ]
 
@@ -50,7 +56,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     program = (
         "import sys; before = set(sys.modules); import duet_rpc; "
         "heavy = {'asyncio', 'click', 'copy', 'inspect', 'typing_extensions'} | "
-        "{'duet_rpc.ledger.ledger'}; "
+        "{'duet_rpc.ledger.ledger', 'duet_rpc.hooks'}; "
         "print(*sorted(heavy & (set(sys.modules) - before)))"
     )
     finished = subprocess.run(

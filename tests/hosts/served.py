@@ -21,6 +21,7 @@ from typing import Any
 
 from duet_rpc import Client, Context, Server, Service, blocking
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
+from duet_rpc.hooks import Event, Hooks, Invocation
 from duet_rpc.policy import preset, replace
 from duet_rpc.server.logs import Logs
 from duet_rpc.testing.memory import MemoryServer
@@ -304,6 +305,26 @@ def hold_inline(until: str) -> str:
 # The hosts.
 
 
+class Saying(Hooks):
+    """Says every event, and what is run, to the test."""
+
+    def on(self, event: Event) -> None:
+        """Say its name and, where it has one, its method."""
+        say(f"event {type(event).__name__} {getattr(event, 'method', '')}".rstrip())
+
+    def around(self, call: Invocation, next: Any) -> Any:
+        """Say what a `def` is and answered; put a sum right."""
+        result = next(call)
+        say(f"around {call.method} {bytes(result).decode()}")
+        return 1000 if call.method == "add" else result
+
+    async def around_async(self, call: Invocation, next: Any) -> Any:
+        """Say the same of an `async def`."""
+        result = await next(call)
+        say(f"around {call.method} {bytes(result).decode()}")
+        return result
+
+
 class Given:
     """Opens a link to the test, over the descriptors that it has left us."""
 
@@ -353,7 +374,9 @@ def run_in_memory(options: dict[str, Any], descriptor: str) -> None:
 
     async def live() -> None:
         policy, dialect = options["policy"], find_dialect(options["dialect"])
-        server = MemoryServer(everything(), policy, None, "lsp", None, Logs(), dialect)
+        server = MemoryServer(
+            everything(), policy, None, "lsp", None, Logs(), dialect, options["hooks"]
+        )
         server._serve(socket.socket(fileno=int(descriptor)))
         while not server.hosts[0].closed:
             await server.hosts[0].moved(None)
@@ -371,7 +394,8 @@ def main() -> None:
     """Be the host that the command line says."""
     host, rules, *arguments = sys.argv[1:]
     changes = json.loads(rules)
-    options = {"dialect": changes.pop("dialect", "jsonrpc")}
+    options: dict[str, Any] = {"dialect": changes.pop("dialect", "jsonrpc")}
+    options["hooks"] = [Saying()] if changes.pop("hooks", False) else []
     options["policy"] = replace(preset(changes.pop("preset", "spec")), **changes)
     if host == "stdio one at a time":
         Server(plain, **options).run_stdio()

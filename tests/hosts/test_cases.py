@@ -106,6 +106,36 @@ def test_a_handler_knows_where_its_request_comes_from(host: Host, tmp_path: Path
         }
 
 
+# Hooks.
+
+
+def events(line: Line) -> list[str]:
+    """List the events that a host has told so far."""
+    found = (line.partition("event ") for line in line.log.splitlines())
+    return [event for before, word, event in found if word and not before]
+
+
+@over(EVERY)
+def test_hooks_run_around_handlers_and_are_told_events(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, hooks=True) as line:
+        assert line.call("add", [1, 2])["result"] == 1000
+        line.wait_for_log("around add 3")
+        for method in methods(host, "log"):
+            connection = line.call(method)["result"]
+            line.wait_for_log(f'around {method} "{connection}"')
+        assert line.call("no.such", [])["error"]["code"] == -32601
+        line.wait_for_log("event RequestRefused no.such")
+        asked = line.call("call_back", id="mine")
+        line.wait_for_log("event CallSent question")
+        line.write(frame(b'{"jsonrpc":"2.0","id":%d,"result":1}' % asked["id"]))
+        assert line.answer()["result"] == 1
+        line.wait_for_log("event CallSettled question")
+        told = events(line)
+        assert told[:3] == ["ConnectionOpened", "RequestBegun add", "RequestEnded add"]
+        line.channel.close()
+        line.wait_for_log("event ConnectionClosed")
+
+
 # A handler's own calls.
 
 

@@ -20,6 +20,7 @@ from duet_rpc.errors import DuetError, RpcError, TransportError, UsageError
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
+    from duet_rpc.hooks import Hooks
     from duet_rpc.transports.link import Opener
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -143,7 +144,9 @@ class Target:
 
         framing: Any = self._framing
         try:
-            with Client(self._opener, timeout=self._timeout, framing=framing, log=self) as client:
+            with Client(
+                self._opener, timeout=self._timeout, framing=framing, hooks=[self._listen()]
+            ) as client:
                 return work(client)
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
@@ -157,16 +160,22 @@ class Target:
                 output.value(encode_failure(error, Attempt(method="", sent=False)))
             raise Failed(say_error(error), exit_code(error), self.explain_framing(error)) from None
 
-    def note(self, severity: str, text: str, **fields: Any) -> None:
-        """Be the client's log, which tells of answers that nobody waits for, and of bad frames."""
-        from duet_rpc.wire.messages import NULL
+    def _listen(self) -> "Hooks":
+        """Learn of what cannot be read, and of answers that no call waits for."""
+        from duet_rpc.hooks import CallSettled, Event, FrameFault, Hooks
 
-        if fields.get("reason") == "oversize":
-            self._wrote_too_much = True
-        elif text in ("bad frame", "bad message"):
-            self._wrote_no_frames = True
-        if fields.get("id") == NULL and fields.get("error") is not None:
-            self.refusal = fields["error"]
+        target = self
+
+        class FaultListener(Hooks):
+            def on(self, event: Event) -> None:
+                if isinstance(event, FrameFault):
+                    target._wrote_too_much |= event.reason == "oversize"
+                    target._wrote_no_frames |= event.reason != "oversize"
+                elif isinstance(event, CallSettled) and event.id is None:
+                    if isinstance(event.error, RpcError):
+                        target.refusal = event.error
+
+        return FaultListener()
 
     def explain_framing(self, error: DuetError) -> list[str]:
         """Say why there was no answer, where something came that could not be taken for one."""
@@ -178,10 +187,6 @@ class Target:
             return []
         other = "lsp" if self._framing == "ndjson" else "ndjson"
         return [f"What the server writes is not framed as {self._framing}: try --framing {other}."]
-
-    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
-        """Keep nothing."""
-        return ""
 
 
 def _open_address(address: str, timeout: float | None, opener: Any) -> "Opener":

@@ -13,7 +13,7 @@ from duet_rpc.client.proxies import make_proxy
 from duet_rpc.client.sender import Sender
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import make_dispatcher
 from duet_rpc.errors import error_classes
 from duet_rpc.options import check
 from duet_rpc.service import Service
@@ -40,13 +40,14 @@ class BaseClient(Sender):
         check("opener", opener, callable(getattr(opener, "open", None)), reaches)
         self._opener = opener
         self._options = checked = CheckedOptions(**options)
-        self._dispatcher = Dispatcher(
+        self._dispatcher = make_dispatcher(
             Service() if checked.service is None else checked.service,
             checked.policy,
             log=checked.log,
             errors=error_classes(checked.errors),
             shares_thread=True,
             dialect=find_dialect(checked.dialect),
+            hooks=checked.hooks,
         )
         self._core = ClientCore(self, checked, self._dispatcher.errors)
         self._batches = BatchSender(self, self._core.doubts, checked.timeout)

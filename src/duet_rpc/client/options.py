@@ -4,13 +4,13 @@ Both clients take the same. `ClientOptions` and `CallOptions` are what people wr
 `CheckedOptions` and `Expected` are the frozen values that they become.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import Struct
 
-from duet_rpc.engine.dispatch import Log
+from duet_rpc.engine.log import Log
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import CallTimeout, ErrorClasses
 from duet_rpc.options import SECONDS, check, is_seconds
@@ -18,6 +18,10 @@ from duet_rpc.policy import SPEC, Policy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
 from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName
+
+if TYPE_CHECKING:
+    from duet_rpc.hooks import Hooks
+
 
 USUAL: Final = float("-inf")
 """Stands for the client's own timeout, inside; people leave the option away."""
@@ -46,6 +50,8 @@ class ClientOptions(TypedDict, total=False):
     base class of theirs, or the `Service` that raises them."""
     dialect: Dialect | DialectName
     """How the server spells cancellation and progress: `"jsonrpc"` (as in LSP) or `"mcp"`."""
+    hooks: "Sequence[Hooks]"
+    """Told the events of its connections, and run around the handlers of `service`."""
 
 
 class TimeOptions(TypedDict, total=False):
@@ -102,6 +108,7 @@ class CheckedOptions(Struct, frozen=True, kw_only=True):
     log: Log | None = None
     errors: Any = None
     dialect: Dialect | DialectName = JSONRPC
+    hooks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         retry, log = self.retry, self.log

@@ -20,7 +20,7 @@ from duet_rpc.client.lead import NOTHING, SEND, Lead
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.stats import ClientStats
-from duet_rpc.engine.dispatch import Log
+from duet_rpc.engine.log import Log
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED
 from duet_rpc.hosts.workers import Workers
@@ -145,7 +145,7 @@ class SharedConnection:
         self._endings[host] = None
         self.lost = error = host.loss()
         lost = host.lost_calls + host.connection.calls.lose(error)
-        host.connection.drop_queued()
+        host.connection.close()
         while self.unsent:
             self.unsent[-1].settle(None, copy.copy(error))
             self.unsent.pop()

@@ -485,11 +485,14 @@ class Connection:
             self.lose_boundary()
             return
         self.stats.faults += 1
-        self.note("warn", "bad frame", None, None, reason=fault.error.reason or "cut")
+        self._note_fault("bad frame", None, fault.error.reason or "cut")
         if self._answers_faults:
             self._answer(encode_error(NULL, fault.error), None)
         if fault.boundary_lost:
             self.lose_boundary()
+
+    def _note_fault(self, text: str, id: bytes | None, reason: str) -> None:
+        self.note("warn", text, None, id, reason=reason)
 
     def expire_frame(self) -> None:
         """A frame has not been complete in time: drop what came of it; on a network, end here.
@@ -558,7 +561,7 @@ class Connection:
                 self._no_answer(place)
                 return
             id = None if message.id == NULL else message.id
-            self.note("warn", "bad message", None, id, reason=message.error.reason or "parse error")
+            self._note_fault("bad message", id, message.error.reason or "parse error")
             if self._answers_faults:
                 self._answer(encode_error(message.id, message.error), place)
             else:
@@ -747,6 +750,10 @@ class Connection:
         """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
         self.dispatcher.forked(leave)
         self.baton.clear()  # so a handler that runs inline finds that it is gone, and asks the host
+        self.drop_queued()
+
+    def close(self) -> None:
+        """The peer is gone, or we are: nothing more is read, begun or sent. May be repeated."""
         self.drop_queued()
 
     def drop_queued(self) -> None:

@@ -9,15 +9,16 @@ The common case, a query of plain params with an id, takes the same walk in a st
 (`straight.py`), which comes here with what is rare.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.intake import Unserializable, straight_line
+from duet_rpc.engine.log import Log, Silence
 from duet_rpc.engine.parameters import KEY, Bound
 from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
@@ -47,30 +48,8 @@ from duet_rpc.wire.messages import (
 )
 from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 
-
-class Log(Protocol):
-    """Where the engine tells what happened; it never says more than these two kinds of things."""
-
-    def note(
-        self, severity: Literal["debug", "info", "warn", "error"], text: str, **fields: Any
-    ) -> None:
-        """Tell a fact about the stream or a request."""
-        ...
-
-    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
-        """Tell of an unforeseen exception, in full; return the reference that the peer is given."""
-        ...
-
-
-class Silence:
-    """A log that keeps nothing."""
-
-    def note(self, severity: str, text: str, **fields: Any) -> None:
-        """Forget it."""
-
-    def failure(self, text: str, error: BaseException, **fields: Any) -> str:
-        """Forget it; the reference leads nowhere."""
-        return "unlogged"
+if TYPE_CHECKING:
+    from duet_rpc.hooks import Hooks
 
 
 class CommandLedger(Protocol):
@@ -361,26 +340,26 @@ class Dispatcher:
 
     async def run_async(self, job: Job) -> bytes:
         """Run an `async def` to its end; never raises."""
-
-        async def work(transaction: Any) -> bytes:
-            call = job.method.parameters.call
-            job.has_begun = True
-            try:
-                result = await call(job.bound.values, job.context, transaction)
-            except BaseException as error:
-                if self.leave is not None:
-                    self.leave(error)
-                raise
-            if self.leave is not None:
-                self.leave(None)
-            return result_member(result)
-
         try:
             if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
+                work = partial(self._call_async, job)
                 return await self._ledger.run_async(job, work, self.failure)
-            return await work(None)
+            return await self._call_async(job, None)
         except BaseException as error:
             return self.broken_off(error, job, "handler failed")
+
+    async def _call_async(self, job: Job, transaction: Any) -> bytes:
+        call = job.method.parameters.call
+        job.has_begun = True
+        try:
+            result = await call(job.bound.values, job.context, transaction)
+        except BaseException as error:
+            if self.leave is not None:
+                self.leave(error)
+            raise
+        if self.leave is not None:
+            self.leave(None)
+        return result_member(result)
 
     def failure(self, error: BaseException, job: Job, text: str = "handler failed") -> RpcError:
         """Turn what a handler raised into the error that its caller may see."""
@@ -490,6 +469,17 @@ class Dispatcher:
             and parameters.rest is UNSET
             and method.timeout is None
         )
+
+
+def make_dispatcher(
+    service: Service, policy: Policy, *, hooks: "Sequence[Hooks]" = (), **options: Any
+) -> Dispatcher:
+    """Make a dispatcher; with hooks, one that runs them and tells them events."""
+    if not hooks:
+        return Dispatcher(service, policy, **options)
+    from duet_rpc.engine.hooks import HookedDispatcher
+
+    return HookedDispatcher(service, policy, hooks=hooks, **options)
 
 
 RETRY_AFTER_MS = 100

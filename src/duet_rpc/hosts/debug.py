@@ -9,17 +9,25 @@ import os
 from typing import NoReturn
 
 from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.dispatch import Dispatcher
 
 VARIABLE = "DUET_DEBUG"
 
 
-def connection_class() -> type[Connection]:
-    """Choose what to make connections of: in a debug run, what checks itself."""
+def connection_class(dispatcher: Dispatcher | None = None) -> type[Connection]:
+    """Choose what to make connections of: in a debug run, what checks itself; what tells hooks."""
+    plain: type[Connection] = Connection
+    if dispatcher is not None and type(dispatcher) is not Dispatcher:
+        from duet_rpc.engine.hooks import HookedConnection
+
+        plain = HookedConnection
     if not __debug__ or os.environ.get(VARIABLE, "0") in ("", "0"):
-        return Connection
+        return plain
     from duet_rpc.hosts.invariants import CheckedConnection
 
-    return CheckedConnection
+    if plain is Connection:
+        return CheckedConnection
+    return type("CheckedHookedConnection", (CheckedConnection, plain), {"__slots__": ()})
 
 
 def violated(what: str) -> NoReturn:

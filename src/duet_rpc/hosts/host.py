@@ -39,7 +39,7 @@ class BaseHost:
         self, channel: Channel, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
     ) -> None:
         self.channel = channel
-        self.connection = connection_class()(dispatcher, framing, self, options)
+        self.connection = connection_class(dispatcher)(dispatcher, framing, self, options)
         self.outbox = Outbox(
             channel.send, dispatcher.policy.max_output_bytes, self.connection.congest
         )

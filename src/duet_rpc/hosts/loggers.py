@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from duet_rpc.context import Context
-from duet_rpc.engine.dispatch import Log, Silence
+from duet_rpc.engine.log import Log, Silence
 
 if TYPE_CHECKING:
     from logging import Logger, LoggerAdapter

@@ -302,7 +302,7 @@ class LoopHost(BaseHost):
                 self._timer.cancel()
             self._runner.close()
             self._lose_calls(error or ConnectionLost("the connection was closed"))
-            self.connection.drop_queued()
+            self.connection.close()
             self.outbox.lose()
             self.channel.close()
         self._on_end(self)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from duet_rpc.engine.dispatch import Log
+from duet_rpc.engine.log import Log
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.tracebacks import OwnFault
 

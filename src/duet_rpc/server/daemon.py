@@ -11,12 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import make_dispatcher
 from duet_rpc.errors import UsageError
 from duet_rpc.hosts.threads import MAX_NESTED, StandIn, ThreadHost
 from duet_rpc.ledger.commands import Commands, store_words
@@ -30,6 +30,10 @@ from duet_rpc.transports.stdio import take_stdio
 from duet_rpc.version import __version__
 from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import framing as make_framing
+
+if TYPE_CHECKING:
+    from duet_rpc.hooks import Hooks
+
 
 FramingName = Literal["lsp", "ndjson", "auto"]
 
@@ -181,6 +185,7 @@ def run_daemon(
     logs: Logs,
     commands: Commands | None = None,
     dialect: Dialect = JSONRPC,
+    hooks: "Sequence[Hooks]" = (),
     on_start: Callable[[DaemonHost], None] = lambda host: None,
 ) -> None:
     """Serve on stdin and stdout until the end; returns when everything is answered.
@@ -198,7 +203,9 @@ def run_daemon(
         commands.on_open = logs.adopt
     own = builtin_methods(service, logs, life.speak, commands, dialect)
     full = service.with_fallback(own)
-    dispatcher = Dispatcher(full, policy, ledger=commands, log=logs, dialect=dialect)
+    dispatcher = make_dispatcher(
+        full, policy, ledger=commands, log=logs, dialect=dialect, hooks=hooks
+    )
     frames = make_framing(
         framing,
         max_message_bytes=policy.max_message_bytes,
@@ -225,6 +232,7 @@ def run_daemon(
             channel.keeps_memory = True
             host = ThreadHost(channel, dispatcher, frames, options)
             _serve_on_threads(host, life, on_start)
+            host.connection.close()
         else:
             from duet_rpc.server.loop_daemon import serve_on_loop
 

@@ -12,12 +12,12 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import make_dispatcher
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
@@ -38,6 +38,10 @@ from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Framing, check_framing
 from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.wire.messages import NULL, encode_error
+
+if TYPE_CHECKING:
+    from duet_rpc.hooks import Hooks
+
 
 MAX_CONNECTIONS = 100
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
@@ -94,6 +98,7 @@ class Listener:
         logs: Logs,
         commands: Commands | None = None,
         dialect: Dialect = JSONRPC,
+        hooks: "Sequence[Hooks]" = (),
         framing: FramingName = "lsp",
         max_connections: int = MAX_CONNECTIONS,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
@@ -121,13 +126,14 @@ class Listener:
         served = service.with_fallback(parting_methods(self._retire))
         own = builtin_methods(served, logs, lambda reason: None, commands, dialect)
         self._last_words = frozenset(name for name in LAST_WORDS if name not in service)
-        self._dispatcher = Dispatcher(
+        self._dispatcher = make_dispatcher(
             served.with_fallback(own),
             policy,
             ledger=commands,
             log=logs,
             shares_thread=True,
             dialect=dialect,
+            hooks=hooks,
         )
         self._lock = threading.RLock()
         has_async = any(method.is_async for method in served)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from socket import socket
     from typing import Unpack
 
+    from duet_rpc.hooks import Hooks
     from duet_rpc.ledger import Ledger, Store
     from duet_rpc.server.daemon import DaemonHost, FramingName
     from duet_rpc.server.listener import Options
@@ -32,7 +33,8 @@ class Server:
     `Ledger` with times of its own. An unforeseen exception of a handler is logged with its text,
     which may hold anything that the handler had in hand; `log_exception_text=False` logs the types
     and the places of exceptions only. `dialect` says how cancellation, progress and the log level
-    are spelled: "jsonrpc" (as in LSP) or "mcp".
+    are spelled: "jsonrpc" (as in LSP) or "mcp". `hooks` run around handlers and are told events:
+    objects of subclasses of `duet_rpc.hooks.Hooks`, the outermost first.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Server:
         store: "Store | Ledger | str | None" = None,
         log_exception_text: bool = True,
         dialect: Dialect | DialectName = JSONRPC,
+        hooks: "Sequence[Hooks]" = (),
     ) -> None:
         if not isinstance(service, Service):
             raise UsageError(f"a server serves a Service, not {service!r}")
@@ -54,6 +57,7 @@ class Server:
         check("log_exception_text", log_exception_text, is_flag, "True or False")
         self.service = service
         self.dialect = find_dialect(dialect)
+        self.hooks = _check_hooks(service, hooks)
         self.log_exception_text = log_exception_text
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)
@@ -79,6 +83,7 @@ class Server:
                 logs=logs,
                 commands=self.commands,
                 dialect=self.dialect,
+                hooks=self.hooks,
                 on_start=on_start,
             )
 
@@ -190,6 +195,7 @@ class Server:
                 logs=logs,
                 commands=self.commands,
                 dialect=self.dialect,
+                hooks=self.hooks,
                 **options,
             )
             try:
@@ -217,9 +223,18 @@ class Server:
                 logs=logs,
                 commands=self.commands,
                 dialect=self.dialect,
+                hooks=self.hooks,
                 on_start=on_start,
                 **options,
             )
+
+
+def _check_hooks(service: Service, hooks: "Sequence[Hooks]") -> "Sequence[Hooks]":
+    if not hooks:
+        return ()
+    from duet_rpc.hooks import check_hooks
+
+    return check_hooks(hooks, has_async=any(method.is_async for method in service))
 
 
 def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | None") -> Commands:

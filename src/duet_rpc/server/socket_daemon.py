@@ -12,8 +12,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from duet_rpc.ledger.commands import Commands, store_words
 from duet_rpc.policy import Policy
@@ -23,6 +23,10 @@ from duet_rpc.server.logs import Logs
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.dialect import JSONRPC, Dialect
+
+if TYPE_CHECKING:
+    from duet_rpc.hooks import Hooks
+
 
 _TICK = 0.05
 
@@ -35,6 +39,7 @@ def run_on_socket(
     logs: Logs,
     commands: Commands | None = None,
     dialect: Dialect = JSONRPC,
+    hooks: "Sequence[Hooks]" = (),
     on_start: Callable[[str], None] = lambda address: None,
     **options: Unpack[Options],
 ) -> None:
@@ -51,6 +56,7 @@ def run_on_socket(
             logs=logs,
             commands=commands,
             dialect=dialect,
+            hooks=hooks,
             **options,
         )
         loop = asyncio.get_running_loop()

@@ -6,13 +6,14 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.client.client import Client
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import Dispatcher, Log
+from duet_rpc.engine.dispatch import make_dispatcher
+from duet_rpc.engine.log import Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.hosts.loggers import LEVELS
 from duet_rpc.hosts.loop import LoopHost
@@ -31,6 +32,7 @@ from duet_rpc.wire.framing import framing as make_framing
 
 if TYPE_CHECKING:
     from duet_rpc import blocking
+    from duet_rpc.hooks import Hooks
     from duet_rpc.ledger import Ledger, Store
 
 
@@ -44,22 +46,25 @@ async def connect(
     wire: Wire | None = None,
     server_log: Log | None = None,
     client_policy: Policy = SPEC,
+    hooks: "Sequence[Hooks]" = (),
+    client_hooks: "Sequence[Hooks]" = (),
     **client_options: Any,
 ) -> AsyncIterator[Client]:
     """Serve a service in the running loop and give a `Client` that is connected to it.
 
-    `policy`, `store` and `server_log` are the server's, `client_policy` is the client's; all other
-    options are those of `Client`: `service` is what it serves to the server, and its `errors` are
-    those of the service unless others are given. With `reconnect` the client finds the same service
-    again after a loss. What the two say to each other passes through the `wire`, if there is one.
+    `policy`, `store`, `hooks` and `server_log` are the server's, `client_policy` and `client_hooks`
+    are the client's; all other options are those of `Client`: `service` is what it serves to the
+    server, and its `errors` are those of the service unless others are given. With `reconnect` the
+    client finds the same service again after a loss. What the two say to each other passes through
+    the `wire`, if there is one.
     Without a `server_log` the server tells the logger `duet_rpc` of Python's `logging`, which
     pytest shows with a test that fails.
     """
     framing = client_options.get("framing", "lsp")
     dialect = find_dialect(client_options.get("dialect", JSONRPC))
     client_options.setdefault("errors", service)
-    server = MemoryServer(service, policy, store, framing, wire, server_log, dialect)
-    client = Client(server, policy=client_policy, **client_options)
+    server = MemoryServer(service, policy, store, framing, wire, server_log, dialect, hooks)
+    client = Client(server, policy=client_policy, hooks=client_hooks, **client_options)
     if isinstance(server.workers, _CountedWorkers):
         client._workers = _CountedWorkers(server.workers.loop)
     try:
@@ -79,6 +84,8 @@ def connect_blocking(
     wire: Wire | None = None,
     server_log: Log | None = None,
     client_policy: Policy = SPEC,
+    hooks: "Sequence[Hooks]" = (),
+    client_hooks: "Sequence[Hooks]" = (),
     **client_options: Any,
 ) -> "Iterator[blocking.Client]":
     """Do the same for a `blocking.Client`; the server runs in the loop of a thread of its own."""
@@ -90,14 +97,16 @@ def connect_blocking(
     with loop_in_thread() as loop:
 
         async def make() -> MemoryServer:
-            return MemoryServer(service, policy, store, framing, wire, server_log, dialect)
+            return MemoryServer(service, policy, store, framing, wire, server_log, dialect, hooks)
 
         async def close() -> None:
             server.close()
 
         server = asyncio.run_coroutine_threadsafe(make(), loop).result()
         try:
-            with BlockingClient(server, policy=client_policy, **client_options) as client:
+            with BlockingClient(
+                server, policy=client_policy, hooks=client_hooks, **client_options
+            ) as client:
                 yield client
         finally:
             asyncio.run_coroutine_threadsafe(close(), loop).result()
@@ -138,17 +147,19 @@ class MemoryServer:
         wire: Wire | None,
         log: Log | None,
         dialect: Dialect = JSONRPC,
+        hooks: "Sequence[Hooks]" = (),
     ) -> None:
-        server = Server(service, policy=policy, store=store, dialect=dialect)
+        server = Server(service, policy=policy, store=store, dialect=dialect, hooks=hooks)
         self._commands = server.commands
         own = builtin_methods(service, _Levels(), lambda reason: None, self._commands, dialect)
-        self._dispatcher = Dispatcher(
+        self._dispatcher = make_dispatcher(
             service.with_fallback(own),
             policy,
             ledger=self._commands,
             log=log if log is not None else _StandardLog(),
             shares_thread=True,
             dialect=dialect,
+            hooks=hooks,
         )
         self._framing = framing
         self._wire = wire
