@@ -415,7 +415,7 @@ async def test_a_command_that_has_run_asks_for_a_thread_until_it_has_one(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Reluctant()
-    monkeypatch.setattr("duet_rpc.hosts.loop._Waiting.AGAIN", 0.05)
+    monkeypatch.setattr("duet_rpc.hosts.runner._Waiting.AGAIN", 0.05)
     refused = threading.Event()
 
     def none_left(*_: object) -> None:
