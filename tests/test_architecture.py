@@ -157,7 +157,6 @@ def test_no_module_imports_a_higher_tier() -> None:
 # Classes that share their name, and why.
 SAME_NAME = {
     "Client": "the two faces of one client: `duet_rpc.Client` and `duet_rpc.blocking.Client`",
-    "Batch": "still to be renamed",
     "Fault": "still to be renamed",
     "Guest": "still to be renamed",
     "Handler": "still to be renamed",

@@ -203,9 +203,9 @@ class Client(BaseClient):
         """Send a notification; waits while the server does not read, up to the usual timeout."""
         self.send(method, encode_params(params), self._timeout).result()
 
-    def batch(self) -> "Batch":
+    def batch(self) -> "BlockingBatch":
         """Gather calls and send them together: `with client.batch() as batch: ...`."""
-        return Batch(self._core, self._batches)
+        return BlockingBatch(self._core, self._batches)
 
     # The sender that the logic of calls needs.
 
@@ -292,10 +292,10 @@ class Call(Generic[T]):
         return self._reply.cancel()
 
 
-class Batch(BaseBatch):
+class BlockingBatch(BaseBatch):
     """Calls that are sent together when the block is left."""
 
-    def __enter__(self) -> "Batch":
+    def __enter__(self) -> "BlockingBatch":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

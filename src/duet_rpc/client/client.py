@@ -388,18 +388,18 @@ class Client(BaseClient):
 
     # What replies tell of themselves.
 
-    def drop(self, reply: FutureReply) -> None:
+    def _drop(self, reply: FutureReply) -> None:
         """Cancel a call that nobody waits for any more."""
         if self._calls.forget(reply.id, tell_peer=True):
             self._counted.cancelled += 1
 
-    def take_late(self, reply: FutureReply, error: Exception | None) -> None:
+    def _take_late(self, reply: FutureReply, error: Exception | None) -> None:
         """Count a call that was cancelled, and that ended before its cancellation could be sent."""
         self._counted.cancelled += 1
         if self._host is not None and not isinstance(error, ConnectionLost):
             self._calls.drop_late(reply.id)
 
-    def take_progress(self, reply: FutureReply, value: Any) -> None:
+    def _take_progress(self, reply: FutureReply, value: Any) -> None:
         """Report the progress of a call, whose time starts again."""
         on_progress = reply.expected.on_progress
         if on_progress is None:

@@ -108,7 +108,7 @@ class CheckedOptions(Struct, frozen=True, kw_only=True):
     log: Log | None = None
     errors: Any = None
     dialect: Dialect | DialectName = JSONRPC
-    hooks: Sequence[Any] = ()
+    hooks: "Sequence[Hooks]" = ()
 
     def __post_init__(self) -> None:
         retry, log = self.retry, self.log

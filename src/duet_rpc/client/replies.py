@@ -52,7 +52,7 @@ class FutureReply(Struct, eq=False):
         if self.timer is not None:
             self.timer.cancel()
         if not future.remove_done_callback(self):
-            self.client.take_late(self, error)
+            self.client._take_late(self, error)
         elif error is not None:
             future.set_exception(in_class(error, self.expected.errors))
             if isinstance(error, ConnectionLost):
@@ -71,7 +71,7 @@ class FutureReply(Struct, eq=False):
 
     def progress(self, value: Any) -> None:
         """Take progress of the call: it may take longer, up to its total."""
-        self.client.take_progress(self, value)
+        self.client._take_progress(self, value)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.future.__await__()
@@ -85,7 +85,7 @@ class FutureReply(Struct, eq=False):
         """Nobody waits any more: tell the server."""
         if self.timer is not None:
             self.timer.cancel()
-        self.client.drop(self)
+        self.client._drop(self)
 
 
 def look_at(future: "asyncio.Future[Any]") -> None:
