@@ -116,7 +116,7 @@ class CallSettled(Struct, frozen=True):
 
     origin: Origin
     id: int | None
-    """None for an answer that no call waits for. Its `error` may refuse a notification of ours."""
+    """None for an error that the peer answers under no id: it may refuse a notification of ours."""
     method: str | None
     error: Exception | None
     """`Cancelled` if we gave it up: it was cancelled, or its time was over."""

@@ -45,7 +45,7 @@ from duet_rpc.kinds import Promise
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.wire.framing import Fault, Framing
-from duet_rpc.wire.messages import Notification, Request, Response, decode_error
+from duet_rpc.wire.messages import NULL, Notification, Request, Response, decode_error
 
 _RESULT, _ERROR = b'"result":', b'"error":'
 
@@ -326,8 +326,9 @@ class HookedCalls(Calls):
         self._tell_settled(error)
 
     def _drop(self, response: Response) -> None:
-        error = None if response.error is None else decode_error(response.error)
-        self._connection._tell(CallSettled(self._connection.origin, None, None, error))
+        if response.id == NULL and response.error is not None:
+            error = decode_error(response.error)
+            self._connection._tell(CallSettled(self._connection.origin, None, None, error))
         super()._drop(response)
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
