@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from duet_rpc.ledger.stores.redis.store import RedisStore as RedisStore
     from duet_rpc.ledger.stores.sqlite.store import SqliteStore
     from duet_rpc.retry import Retry
+    from duet_rpc.server.endpoints import Stdio, Tcp, Unix
 
 __all__ = [
     "CallTimeout",
@@ -49,8 +50,11 @@ __all__ = [
     "Server",
     "Service",
     "SqliteStore",
+    "Stdio",
+    "Tcp",
     "Transaction",
     "TransportError",
+    "Unix",
     "UsageError",
     "__version__",
     "blocking",
@@ -69,6 +73,9 @@ _FETCHED_WHEN_ASKED_FOR = {
     "RedisStore": "duet_rpc.ledger.stores.redis.store",
     "Retry": "duet_rpc.retry",
     "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
+    "Stdio": "duet_rpc.server.endpoints",
+    "Tcp": "duet_rpc.server.endpoints",
+    "Unix": "duet_rpc.server.endpoints",
     "blocking": "duet_rpc.blocking",
     "command": "duet_rpc.client.proxies",
     "query": "duet_rpc.client.proxies",

@@ -273,6 +273,21 @@ def test_it_ends_although_an_inline_handler_blocks_and_more_has_come(
         assert line.process.wait(PATIENCE) == 0
 
 
+@over(PROCESSES)
+def test_what_waits_behind_a_blocked_handler_is_refused_before_the_end(
+    host: Host, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path) as line:
+        method = "hold_async" if host.has_async else "hold"
+        line.write(request(method, [str(tmp_path / "never")], "held"))
+        line.wait_for_log("holding")
+        line.write(request("add", [1, 2], "waits"))
+        line.process.send_signal(signal.SIGTERM)
+        answer = line.answer()
+        assert (answer["id"], answer["error"]["code"]) == ("waits", -32018)
+        assert line.process.wait(PATIENCE) == 0
+
+
 # Forks. A child is no second server: when its handler ends, the child ends, and nothing of ours is
 # read or written in it.
 

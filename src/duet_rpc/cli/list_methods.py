@@ -67,17 +67,13 @@ def _summarize(method: MethodDescription) -> str:
 def _describe_usual() -> set[tuple[str, str]]:
     """Name the daemon's own methods, as it describes them itself."""
     from duet_rpc.ledger.commands import Commands
-    from duet_rpc.server.builtin import builtin_methods, parting_methods
+    from duet_rpc.server.server import add_own_methods
     from duet_rpc.service import Service
 
-    daemon = builtin_methods(Service(), _NoLevels(), lambda reason: None, Commands(_no_ledger))
-    on_socket = parting_methods(lambda connection_id: None)
-    return {(method.name, method.description) for method in (*daemon, *on_socket)}
-
-
-class _NoLevels:
-    def set_level(self, level: str) -> None:
-        """Nobody calls it."""
+    commands = Commands(_no_ledger)
+    on_stdio = add_own_methods(Service(), commands)
+    on_socket = add_own_methods(Service(), commands, part=lambda connection_id: None)
+    return {(method.name, method.description) for method in (*on_stdio, *on_socket)}
 
 
 def _no_ledger() -> NoReturn:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import click
 
-from duet_rpc.server.daemon import loading
+from duet_rpc.server.daemon import being_imported
 from duet_rpc.service import Service
 
 LOAD_FAILED = 1
@@ -22,11 +22,11 @@ LOAD_FAILED = 1
 def load_service(target: str) -> Service:
     """Import the module that `target` names and take the service out of it."""
     place, _, name = target.partition(":")
-    loading.append(place)
+    being_imported.append(place)
     try:
         module = _import_file(place) if _is_file(place) else _import_module(place)
     finally:
-        loading.clear()
+        being_imported.clear()
     services = {key: value for key, value in vars(module).items() if isinstance(value, Service)}
     if name:
         return _pick_service(module, name, place, services)

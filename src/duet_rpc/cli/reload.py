@@ -11,10 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
-from duet_rpc.server.daemon import DaemonHost
 from duet_rpc.server.logs import Logs
 from duet_rpc.transports.stdio import return_stdio
+
+if TYPE_CHECKING:
+    from duet_rpc.hosts.loop import LoopHost
+    from duet_rpc.hosts.threads import ThreadHost
 
 INTERVAL = 0.3
 """Seconds between two looks: quick for a person, nothing for the machine."""
@@ -29,11 +33,11 @@ class Reload:
         self._logs = logs
         self._seen = self._stamp_files()
 
-    def watch(self, host: DaemonHost) -> None:
+    def watch(self, host: "ThreadHost | LoopHost") -> None:
         """Start to watch; the host is the one whose process is replaced."""
         threading.Thread(target=self._watch, args=(host,), daemon=True).start()
 
-    def _watch(self, host: DaemonHost) -> None:
+    def _watch(self, host: "ThreadHost | LoopHost") -> None:
         while True:
             time.sleep(INTERVAL)
             state = self._stamp_files()
@@ -78,7 +82,7 @@ class Reload:
         )
         return None if trial.returncode == 0 else trial.stderr.strip()[-1000:]
 
-    def _replace(self, host: DaemonHost) -> None:
+    def _replace(self, host: "ThreadHost | LoopHost") -> None:
         if not host.quiet:
             return
         self._logs.note("info", "the service has changed; starting anew")

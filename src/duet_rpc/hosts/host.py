@@ -70,6 +70,10 @@ class BaseHost:
         self.outbox.lose()
         self.channel.close()
 
+    def set_reading(self, reads: bool) -> None:
+        """Read on, or read no more; what came goes on."""
+        self.reads = reads
+
     # What a host adds.
 
     write: Callable[[Frame], None]

@@ -92,14 +92,9 @@ class LoopHost(BaseHost):
         """Start to read."""
         self._arrange()
 
-    def stop_reading(self) -> None:
-        """Read no more; what came goes on."""
-        self.reads = False
-        self._arrange()
-
-    def resume_reading(self) -> None:
-        """Read again."""
-        self.reads = True
+    def set_reading(self, reads: bool) -> None:
+        """Read on, or read no more; what came goes on."""
+        self.reads = reads
         self._arrange()
 
     async def drained(self, seconds: float) -> None:

@@ -48,7 +48,6 @@ class ThreadHost(BaseHost):
         self.write = self.outbox.put
         self.start = self._run_here
         self.cancel = lambda job: None  # nothing can stop a `def`; its context tells it
-        self.on_signal: Callable[[int], None] = lambda number: None
         self._nested = 0
         """Handlers that wait for the peer, one inside the other."""
         self._mail: deque[Callable[[], object]] = deque()
@@ -204,9 +203,7 @@ class ThreadHost(BaseHost):
         self._reading, self._writing = reading, writing
 
     def _woken(self) -> None:
-        for number in os.read(self._wake_read, 4096):
-            if number:
-                self.on_signal(number)
+        os.read(self._wake_read, 4096)
         while self._mail:
             self._mail.popleft()()
 
@@ -224,12 +221,9 @@ class StandIn:
     REST = 20
     """Ticks without traffic after which we sleep until there is some."""
 
-    def __init__(
-        self, host: ThreadHost, *, until: Callable[[], bool], deadline: Callable[[], None]
-    ):
+    def __init__(self, host: ThreadHost, *, until: Callable[[], bool]) -> None:
         self._host = host
         self._over = until
-        self._check_deadline = deadline
         self._resting = True
         self._called = threading.Event()
         self._wanted_back = False
@@ -254,7 +248,6 @@ class StandIn:
         while True:
             self._called.wait()
             time.sleep(self.TICK)
-            self._check_deadline()
             now = self._moves
             if now != seen:
                 seen, quiet = now, 0
@@ -289,7 +282,6 @@ class StandIn:
                     "reading failed", OwnFault(error), connection_id=connection.id
                 )
                 time.sleep(self.TICK)
-            self._check_deadline()
         connection.take_back()
         self._wanted_back = False
         self._put_down.release()

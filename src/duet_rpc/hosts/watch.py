@@ -28,9 +28,15 @@ class LoopWatch:
     REST = 20
     """Ticks without traffic after which we sleep until something comes."""
 
-    def __init__(self, hosts: Callable[[], Sequence[LoopHost]], log: Log) -> None:
-        """Watch over these hosts, as they come and go; `begin` starts the thread."""
+    def __init__(
+        self, hosts: Callable[[], Sequence[LoopHost]], log: Log, *, idle_events: int = 0
+    ) -> None:
+        """Watch over these hosts, as they come and go; `begin` starts the thread.
+
+        `idle_events` of their inputs wake us also while nothing runs.
+        """
         self._hosts = hosts
+        self._idle_events = idle_events
         self._log = log
         self._over = False
         self._resting = True
@@ -63,26 +69,9 @@ class LoopWatch:
         except BlockingIOError:
             pass  # it is full of reasons to wake already
 
-    # For those who watch over more than the reading.
-
-    @property
-    def over(self) -> bool:
-        """Whether the watching is to end."""
-        return self._over
-
-    def at_end(self) -> None:
-        """Do what is left when the watching has ended; runs on our thread."""
-
-    def take_wakes(self) -> bytes:
-        """Read what we were woken with."""
-        try:
-            return os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return b""
-
     def _watch(self) -> None:
         seen, quiet = -1, 0
-        while not self.over:
+        while not self._over:
             self._wait(None if self._resting else self.TICK, for_input=False)
             turns = self.turns
             if turns != seen:
@@ -93,7 +82,6 @@ class LoopWatch:
                 self.stand_in(seen)
             elif quiet >= self.REST:
                 self._rest(seen)
-        self.at_end()
 
     def _rest(self, seen: int) -> None:
         """Sleep until there is traffic; where something still runs, what we may do is, too."""
@@ -117,11 +105,12 @@ class LoopWatch:
         """Wait to be woken and, if asked for, for input and for room to write."""
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
-        for fd, events in self._awaited(self.awaited_events(for_input), for_input).items():
+        wanted = select.POLLIN if for_input else self._idle_events
+        for fd, events in self._awaited(wanted, for_input).items():
             poll.register(fd, events)
         for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
             if fd == self._wake_read:
-                self.take_wakes()
+                os.read(fd, 4096)
             else:
                 self._resting = False  # the loop has a tick to see it too
                 time.sleep(self.TICK)
@@ -137,10 +126,6 @@ class LoopWatch:
             if for_room and host.outbox.size and not host.closed:
                 wanted[channel.write_fd] = wanted.get(channel.write_fd, 0) | select.POLLOUT
         return wanted
-
-    def awaited_events(self, for_input: bool) -> int:
-        """Say for which events of a connection's input to wait."""
-        return select.POLLIN if for_input else 0
 
     def has_traffic(self, seconds: float = 0) -> bool:
         """Whether in time something comes or can go that the loop would see to if it could."""
@@ -166,14 +151,10 @@ class LoopWatch:
                 for host in self._hosts():
                     host.read_for_loop()
                     host.write_for_loop()
-                if self.interrupts():
+                if self._over:
                     return
         except RuntimeError:
             pass  # the loop has ended meanwhile
         except Exception as error:  # ours; the next turn has to come all the same
             self._log.failure("reading or writing failed", OwnFault(error))
             time.sleep(self.TICK)
-
-    def interrupts(self) -> bool:
-        """Whether to stop reading: a peer that never stops sending must not keep us."""
-        return self.over

@@ -12,39 +12,24 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Callable
 
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import make_dispatcher
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.watch import LoopWatch
 from duet_rpc.hosts.workers import Workers
-from duet_rpc.ledger.commands import Commands
-from duet_rpc.options import check, is_integer
-from duet_rpc.policy import Policy
-from duet_rpc.server.builtin import builtin_methods, parting_methods
-from duet_rpc.server.daemon import LAST_WORDS, FramingName
+from duet_rpc.server.endpoints import SocketEndpoint
+from duet_rpc.server.life import drain_on_loop, refuse_for_loop, shutdown_methods
 from duet_rpc.server.logs import Logs
-from duet_rpc.service import Service
+from duet_rpc.server.server import Server, assemble_dispatcher
 from duet_rpc.transports.address import TcpTarget, UnixTarget
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import file_of, is_loopback, peer_uid, remove_unix
-from duet_rpc.wire.dialect import JSONRPC, Dialect
-from duet_rpc.wire.framing import Framing, check_framing
-from duet_rpc.wire.framing import framing as make_framing
 from duet_rpc.wire.messages import NULL, encode_error
-
-if TYPE_CHECKING:
-    from duet_rpc.hooks import Hooks
-
-
-MAX_CONNECTIONS = 100
-MAX_QUEUED_BYTES = 32 * 1024 * 1024
 
 _ACCEPTS = 64
 """Connections taken at one turn of the loop; those who are connected want their turn too."""
@@ -54,36 +39,8 @@ _RETRY_AFTER_MS = 1000
 _PARTING = 1.0
 """Seconds that a refused peer has to read why, before what it sent makes the close a reset."""
 _MAX_PARTING = 64
-_LAST_CHANCE = 0.3
-"""Seconds before the end of a drain at which what has not begun is refused."""
 
 _numbers = {"unix": itertools.count(1), "tcp": itertools.count(1)}
-
-Principal = Callable[[socket.socket], str]
-"""Says who is at the other end of a socket. What it raises refuses the connection."""
-
-
-class Options(TypedDict, total=False):
-    """How a socket is served."""
-
-    framing: FramingName
-    max_connections: int
-    """Further ones are answered `overloaded` and closed."""
-    max_queued_bytes: int
-    """Bodies of waiting requests, of all connections together."""
-    principal: Principal | None
-    """Who calls, if not `uid:N` on a unix socket and `local` on loopback TCP."""
-
-
-def check_options(options: Options) -> None:
-    """Refuse options that cannot work, before there is a socket."""
-    check_framing(options.get("framing", "lsp"))
-    for name in ("max_connections", "max_queued_bytes"):
-        count = options.get(name, 1)
-        check(name, count, is_integer(count) and count >= 1, "a whole number, 1 or more")
-    principal = options.get("principal")
-    told = "a function of the socket that says who is there, or None"
-    check("principal", principal, principal is None or callable(principal), told)
 
 
 class Listener:
@@ -92,51 +49,32 @@ class Listener:
     def __init__(
         self,
         listening: socket.socket,
-        service: Service,
-        policy: Policy,
-        *,
+        endpoint: SocketEndpoint,
+        server: Server,
         logs: Logs,
-        commands: Commands | None = None,
-        dialect: Dialect = JSONRPC,
-        hooks: "Sequence[Hooks]" = (),
-        framing: FramingName = "lsp",
-        max_connections: int = MAX_CONNECTIONS,
-        max_queued_bytes: int = MAX_QUEUED_BYTES,
-        principal: Principal | None = None,
+        on_start: Callable[[str], object] = lambda address: None,
     ) -> None:
-        """Take over a socket that listens."""
+        """Take over the socket of an endpoint, which listens."""
         self.hosts: dict[str, LoopHost] = {}
         self._listening = listening
         self.address = _address(listening)
         """Where clients connect to; with the port that the system chose, if it was asked to."""
         self._kind = "unix" if isinstance(self.address, UnixTarget) else "tcp"
         self._file = file_of(self.address.path) if isinstance(self.address, UnixTarget) else None
-        self._policy = policy
-        self._framing_name = framing
-        self._max_connections = max_connections
-        self._principal = principal if principal is not None else _principal
+        self._endpoint = endpoint
+        self._principal = endpoint.principal or _principal
         self._logs = logs
+        self._on_start = on_start
         self._loop = asyncio.get_running_loop()
         self._workers = Workers()
-        self._budget = Budget(max_queued_bytes)
-        self._commands = commands
-        if commands is not None:
-            commands.on_open = logs.adopt
-        # Before the daemon's own, which describe what is served.
-        served = service.with_fallback(parting_methods(self._retire))
-        own = builtin_methods(served, logs, lambda reason: None, commands, dialect)
-        self._last_words = frozenset(name for name in LAST_WORDS if name not in service)
-        self._dispatcher = make_dispatcher(
-            served.with_fallback(own),
-            policy,
-            ledger=commands,
-            log=logs,
-            shares_thread=True,
-            dialect=dialect,
-            hooks=hooks,
+        self._budget = Budget(endpoint.max_queued_bytes)
+        self._commands = server.commands
+        self._dispatcher = assemble_dispatcher(
+            server, logs, shares_thread=True, levels=logs, part=self._retire
         )
+        self._shutdown_methods = shutdown_methods(server.service)
         self._lock = threading.RLock()
-        has_async = any(method.is_async for method in served)
+        has_async = any(method.is_async for method in server.service)
         self._watch = LoopWatch(lambda: list(self.hosts.values()), logs) if has_async else None
         """Reads while an `async def` blocks the loop; nothing else can."""
         self._accepting = False
@@ -158,11 +96,11 @@ class Listener:
         path = getattr(self.address, "path", "")
         shown = f"unix:{os.path.basename(path)}" if path else self.address
         self._logs.note("info", "listening", address=shown)
-        if self._commands is not None:
-            self._commands.begin()
+        self._commands.begin()
         if self._watch is not None:
             self._watch.begin()
         self._accept()
+        self._on_start(str(self.address))
 
     def _accept(self) -> None:
         if not self._accepting and self._listening.fileno() >= 0:
@@ -174,8 +112,12 @@ class Listener:
         if isinstance(self.address, UnixTarget) and not self._is_copy:
             remove_unix(self.address.path, self._file)
 
-    async def end(self, seconds: float) -> bool:
-        """Accept nobody, finish what was read, refuse what has not begun, close every connection.
+    def refuse_queued(self) -> None:
+        """Refuse what has not begun, although a handler may block the loop; any thread."""
+        refuse_for_loop(list(self.hosts.values()))
+
+    async def end(self, until: float) -> bool:
+        """Accept no one, finish what was read, refuse what has not begun, close every connection.
 
         Return whether every handler has ended within the time.
         """
@@ -187,28 +129,11 @@ class Listener:
         for parting in list(self._parting):
             parting.close()
         hosts = list(self.hosts.values())
-        until = self._loop.time() + seconds
-        finished = await asyncio.gather(*(self._drain(host, until) for host in hosts))
+        finished = await asyncio.gather(*(drain_on_loop(host, until) for host in hosts))
         self._workers.close()
         if self._watch is not None:
             self._watch.close()
         return all(finished)
-
-    async def _drain(self, host: LoopHost, until: float) -> bool:
-        connection = host.connection
-        while not host.closed and not (connection.idle and not host.outbox.size):
-            left = until - self._loop.time()
-            if left <= 0:
-                break
-            if left <= _LAST_CHANCE:
-                connection.close_down()
-                host.act(connection.refuse_queued)
-            # A handler that waits for its peer goes on only if we read on.
-            host.resume_reading() if connection.calls.open else host.stop_reading()
-            await host.drained(min(left, 0.05))
-        finished = connection.idle
-        host.close()
-        return finished
 
     def _retire(self, id: str) -> None:
         """Read no more from a connection; it closes when everything is answered."""
@@ -231,7 +156,7 @@ class Listener:
                     self._loop.call_later(_PAUSE, self._accept)
                     return
                 continue  # it was gone before we came to it
-            if len(self.hosts) < self._max_connections:
+            if len(self.hosts) < self._endpoint.max_connections:
                 self._admit(connected)
             else:
                 self._refuse(connected)
@@ -255,12 +180,12 @@ class Listener:
         host = LoopHost(
             channel,
             self._dispatcher,
-            self._framing(),
+            self._endpoint.make_framing(self._dispatcher.policy),
             ConnectionOptions(
                 origin=origin,
                 closes_on_lost_boundary=True,
                 budget=self._budget,
-                last_words=self._last_words,
+                last_words=self._shutdown_methods,
             ),
             workers=self._workers,
             lock=self._lock,
@@ -285,16 +210,6 @@ class Listener:
         stats = host.connection.stats
         self._logs.note("info", "disconnected", connection_id=id, requests=stats.requests)
 
-    def _framing(self) -> Framing:
-        policy = self._policy
-        return make_framing(
-            self._framing_name,
-            max_message_bytes=policy.max_message_bytes,
-            max_header_bytes=policy.max_header_bytes,
-            keeps_ends=True,
-            only_json=True,
-        )
-
     def _refuse(self, connected: socket.socket) -> None:
         """Say that there are too many, and close without making a reset of what we said."""
         self._refused += 1
@@ -302,13 +217,14 @@ class Listener:
             self._logs.note(
                 "warn",
                 "too many connections",
-                limit=self._max_connections,
+                limit=self._endpoint.max_connections,
                 refused=self._refused,
             )
         refusal = Overloaded(data={"retry_after_ms": _RETRY_AFTER_MS})
         try:
+            framing = self._endpoint.make_framing(self._dispatcher.policy)
             connected.setblocking(False)
-            connected.send(self._framing().encode(encode_error(NULL, refusal)))
+            connected.send(framing.encode(encode_error(NULL, refusal)))
             connected.shutdown(socket.SHUT_WR)
         except OSError:
             connected.close()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.kinds import Promise
@@ -16,14 +16,19 @@ from duet_rpc.service import Method, Service
 from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName, find_dialect
 
 if TYPE_CHECKING:
-    from socket import socket
     from typing import Unpack
 
+    from duet_rpc.engine.dispatch import Dispatcher
+    from duet_rpc.engine.log import Log
     from duet_rpc.hooks import Hooks
     from duet_rpc.ledger import Ledger, Store
-    from duet_rpc.server.daemon import DaemonHost, FramingName
-    from duet_rpc.server.listener import Options
+    from duet_rpc.server.builtin import Levels
+    from duet_rpc.server.endpoints import FramingName, SocketOptions, Stdio, Tcp, Unix
     from duet_rpc.server.logs import Logs
+
+
+_NO_ENDPOINT = "{0!r} is no endpoint; give Stdio(), Unix(path) or Tcp(host, port)"
+_NO_SOCKET = "{0!r} is no socket; give Unix(path) or Tcp(host, port), and Stdio() to run()"
 
 
 class Server:
@@ -62,30 +67,105 @@ class Server:
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)
 
+    def run(
+        self,
+        endpoint: "Stdio | Unix | Tcp",
+        *,
+        logs: "Logs | None" = None,
+        on_start: Callable[[Any], object] = lambda started: None,
+    ) -> None:
+        """Serve on stdin and stdout until the client ends it, or on a socket until a signal does.
+
+        SIGINT, SIGTERM and SIGHUP end either. `on_start` is told the address as soon as clients can
+        connect to a socket; on stdio it is told what drives the connection.
+        """
+        from duet_rpc.server.endpoints import SocketEndpoint, Stdio
+
+        if isinstance(endpoint, Stdio):
+            from duet_rpc.server.daemon import run_on_stdio
+
+            run = partial(run_on_stdio, self, endpoint)
+        elif isinstance(endpoint, SocketEndpoint):
+            from duet_rpc.server.daemon import run_on_socket
+
+            run = partial(run_on_socket, self, endpoint, endpoint.listen())
+        else:
+            raise UsageError(_NO_ENDPOINT.format(endpoint))
+        logs = self._log(logs)
+        with closing(logs), closing(self.commands):
+            run(logs, on_start)
+
+    async def serve(
+        self,
+        endpoint: "Unix | Tcp",
+        *,
+        logs: "Logs | None" = None,
+        drain: float = 2.0,
+        on_start: Callable[[str], object] = lambda address: None,
+    ) -> None:
+        """Serve on a socket in the running loop until cancelled, then drain for `drain` seconds.
+
+        `on_start` is told the address as soon as clients can connect.
+        """
+        import asyncio
+
+        from duet_rpc.server.endpoints import SocketEndpoint
+        from duet_rpc.server.listener import Listener
+
+        if not isinstance(endpoint, SocketEndpoint):
+            raise UsageError(_NO_SOCKET.format(endpoint))
+        listening = endpoint.listen()
+        logs = self._log(logs)
+        with closing(logs):
+            listener = Listener(listening, endpoint, self, logs, on_start)
+            try:
+                listener.begin()
+                await asyncio.get_running_loop().create_future()  # until cancelled
+            finally:
+                await listener.end(time.monotonic() + drain)
+
+    # The same by name.
+
     def run_stdio(
         self,
         *,
         framing: "FramingName" = "lsp",
         logs: "Logs | None" = None,
-        on_start: "Callable[[DaemonHost], None]" = lambda host: None,
+        on_start: Callable[[Any], object] = lambda host: None,
     ) -> None:
-        """Serve on stdin and stdout until the peer ends it; `on_start` is told what drives it."""
-        from duet_rpc.server.daemon import run_daemon
-        from duet_rpc.wire.framing import check_framing
+        """Serve on stdin and stdout until the client ends it: `run(Stdio(...))`."""
+        from duet_rpc.server.endpoints import Stdio
 
-        check_framing(framing)  # while stdout is still whose it was
-        logs = self._log(logs)
-        with closing(logs), closing(self.commands):
-            run_daemon(
-                self.service,
-                self.policy,
-                framing=framing,
-                logs=logs,
-                commands=self.commands,
-                dialect=self.dialect,
-                hooks=self.hooks,
-                on_start=on_start,
-            )
+        self.run(Stdio(framing=framing), logs=logs, on_start=on_start)
+
+    def run_unix(
+        self,
+        path: str,
+        *,
+        logs: "Logs | None" = None,
+        on_start: Callable[[str], object] = lambda address: None,
+        **options: "Unpack[SocketOptions]",
+    ) -> None:
+        """Serve on a unix socket (mode 0600) until a signal ends it: `run(Unix(path, ...))`."""
+        from duet_rpc.server.endpoints import Unix
+
+        self.run(Unix(path, **options), logs=logs, on_start=on_start)
+
+    def run_tcp(
+        self,
+        host: str,
+        port: int,
+        *,
+        allow_remote: bool = False,
+        logs: "Logs | None" = None,
+        on_start: Callable[[str], object] = lambda address: None,
+        **options: "Unpack[SocketOptions]",
+    ) -> None:
+        """Serve on a TCP port until a signal ends it: `run(Tcp(host, port, ...))`."""
+        from duet_rpc.server.endpoints import Tcp
+
+        endpoint = Tcp(host, port, allow_remote=allow_remote, **options)
+        self.run(endpoint, logs=logs, on_start=on_start)
 
     async def serve_unix(
         self,
@@ -93,18 +173,13 @@ class Server:
         *,
         logs: "Logs | None" = None,
         drain: float = 2.0,
-        on_start: Callable[[str], None] = lambda address: None,
-        **options: "Unpack[Options]",
+        on_start: Callable[[str], object] = lambda address: None,
+        **options: "Unpack[SocketOptions]",
     ) -> None:
-        """Serve on a unix socket (mode 0600) until cancelled, then drain for `drain` seconds.
+        """Serve on a unix socket until cancelled: `serve(Unix(path, ...))`."""
+        from duet_rpc.server.endpoints import Unix
 
-        `on_start` is told the address as soon as clients can connect.
-        """
-        from duet_rpc.server.listener import check_options
-        from duet_rpc.transports.sockets import listen_unix
-
-        check_options(options)
-        await self._serve(listen_unix(path), logs, drain, on_start, options)
+        await self.serve(Unix(path, **options), logs=logs, drain=drain, on_start=on_start)
 
     async def serve_tcp(
         self,
@@ -114,55 +189,17 @@ class Server:
         allow_remote: bool = False,
         logs: "Logs | None" = None,
         drain: float = 2.0,
-        on_start: Callable[[str], None] = lambda address: None,
-        **options: "Unpack[Options]",
+        on_start: Callable[[str], object] = lambda address: None,
+        **options: "Unpack[SocketOptions]",
     ) -> None:
-        """Serve on a TCP port (0: any free one) until cancelled, then drain for `drain` seconds.
+        """Serve on a TCP port until cancelled: `serve(Tcp(host, port, ...))`."""
+        from duet_rpc.server.endpoints import Tcp
 
-        Whoever connects is served, so only loopback addresses are taken unless `allow_remote` says
-        otherwise. `on_start` is told the address, with the port, as soon as clients can connect.
-        """
-        from duet_rpc.server.listener import check_options
-        from duet_rpc.transports.sockets import listen_tcp
-
-        check_options(options)
-        listening = listen_tcp(host, port, allow_remote=allow_remote)
-        await self._serve(listening, logs, drain, on_start, options)
-
-    def run_unix(
-        self,
-        path: str,
-        *,
-        logs: "Logs | None" = None,
-        on_start: Callable[[str], None] = lambda address: None,
-        **options: "Unpack[Options]",
-    ) -> None:
-        """Serve on a unix socket (mode 0600) until SIGINT, SIGTERM or SIGHUP ends it."""
-        from duet_rpc.server.listener import check_options
-        from duet_rpc.transports.sockets import listen_unix
-
-        check_options(options)
-        self._run(listen_unix(path), logs, on_start, options)
-
-    def run_tcp(
-        self,
-        host: str,
-        port: int,
-        *,
-        allow_remote: bool = False,
-        logs: "Logs | None" = None,
-        on_start: Callable[[str], None] = lambda address: None,
-        **options: "Unpack[Options]",
-    ) -> None:
-        """Serve on a TCP port until SIGINT, SIGTERM or SIGHUP ends it; see `serve_tcp`."""
-        from duet_rpc.server.listener import check_options
-        from duet_rpc.transports.sockets import listen_tcp
-
-        check_options(options)
-        self._run(listen_tcp(host, port, allow_remote=allow_remote), logs, on_start, options)
+        endpoint = Tcp(host, port, allow_remote=allow_remote, **options)
+        await self.serve(endpoint, logs=logs, drain=drain, on_start=on_start)
 
     def close(self) -> None:
-        """Give back what the store holds; idempotent. `run_...` do it by themselves."""
+        """Give back what the store holds; idempotent. `run` does it by itself."""
         self.commands.close()
 
     def _log(self, given: "Logs | None") -> "Logs":
@@ -172,61 +209,60 @@ class Server:
         logs = given if given is not None else Logs()
         if not self.log_exception_text:
             logs.withhold_exception_text()
+        self.commands.on_open = logs.adopt
         return logs
 
-    async def _serve(
-        self,
-        listening: "socket",
-        logs: "Logs | None",
-        drain: float,
-        on_start: Callable[[str], None],
-        options: "Options",
-    ) -> None:
-        import asyncio
 
-        from duet_rpc.server.listener import Listener
+def add_own_methods(
+    service: Service,
+    commands: Commands,
+    *,
+    dialect: Dialect = JSONRPC,
+    levels: "Levels | None" = None,
+    end: Callable[[str], None] = lambda reason: None,
+    part: Callable[[str], None] | None = None,
+) -> Service:
+    """Add what every server has, unless the service defines its own: how it is described and ended.
 
-        logs = self._log(logs)
-        with closing(logs):
-            listener = Listener(
-                listening,
-                self.service,
-                self.policy,
-                logs=logs,
-                commands=self.commands,
-                dialect=self.dialect,
-                hooks=self.hooks,
-                **options,
-            )
-            try:
-                listener.begin()
-                on_start(str(listener.address))
-                await asyncio.get_running_loop().create_future()  # until cancelled
-            finally:
-                await listener.end(drain)
+    `levels` are those of the log. `end` is told why the server is to end; with `part` a client ends
+    its own connection only, and `part` is told which.
+    """
+    from duet_rpc.server.builtin import builtin_methods, parting_methods
 
-    def _run(
-        self,
-        listening: "socket",
-        logs: "Logs | None",
-        on_start: Callable[[str], None],
-        options: "Options",
-    ) -> None:
-        from duet_rpc.server.socket_daemon import run_on_socket
+    if part is not None:
+        service = service.with_fallback(parting_methods(part))
+    levels = _FixedLevel() if levels is None else levels
+    own = builtin_methods(service, levels, end, commands, dialect)
+    return service.with_fallback(own)
 
-        logs = self._log(logs)
-        with closing(logs), closing(self.commands):
-            run_on_socket(
-                listening,
-                self.service,
-                self.policy,
-                logs=logs,
-                commands=self.commands,
-                dialect=self.dialect,
-                hooks=self.hooks,
-                on_start=on_start,
-                **options,
-            )
+
+class _FixedLevel:
+    def set_level(self, level: str) -> None:
+        """The level is not for clients to set."""
+
+
+def assemble_dispatcher(
+    server: Server,
+    log: "Log",
+    *,
+    shares_thread: bool = False,
+    levels: "Levels | None" = None,
+    end: Callable[[str], None] = lambda reason: None,
+    part: Callable[[str], None] | None = None,
+) -> "Dispatcher":
+    """Make what dispatches the requests of a server: to its service, and to its own methods."""
+    from duet_rpc.engine.dispatch import make_dispatcher
+
+    service, commands, dialect = server.service, server.commands, server.dialect
+    return make_dispatcher(
+        add_own_methods(service, commands, dialect=dialect, levels=levels, end=end, part=part),
+        server.policy,
+        ledger=commands,
+        log=log,
+        shares_thread=shares_thread,
+        dialect=dialect,
+        hooks=server.hooks,
+    )
 
 
 def _check_hooks(service: Service, hooks: "Sequence[Hooks]") -> "Sequence[Hooks]":

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 from duet_rpc.client.client import Client
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import make_dispatcher
 from duet_rpc.engine.log import Log
 from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.hosts.loggers import LEVELS
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Lane, Refused, Workers
 from duet_rpc.policy import SPEC, Policy
-from duet_rpc.server.builtin import builtin_methods
 from duet_rpc.server.logs import said
-from duet_rpc.server.server import Server
+from duet_rpc.server.server import Server, assemble_dispatcher
 from duet_rpc.service import Service
 from duet_rpc.testing.clock import JumpingLoop
 from duet_rpc.testing.wire import Wire
@@ -151,15 +149,8 @@ class MemoryServer:
     ) -> None:
         server = Server(service, policy=policy, store=store, dialect=dialect, hooks=hooks)
         self._commands = server.commands
-        own = builtin_methods(service, _Levels(), lambda reason: None, self._commands, dialect)
-        self._dispatcher = make_dispatcher(
-            service.with_fallback(own),
-            policy,
-            ledger=self._commands,
-            log=log if log is not None else _StandardLog(),
-            shares_thread=True,
-            dialect=dialect,
-            hooks=hooks,
+        self._dispatcher = assemble_dispatcher(
+            server, log if log is not None else _StandardLog(), shares_thread=True
         )
         self._framing = framing
         self._wire = wire
@@ -268,8 +259,3 @@ class _StandardLog:
         fields["reference"] = reference = os.urandom(6).hex()
         self._logger.error("%s%s", text, said(fields), exc_info=error)
         return reference
-
-
-class _Levels:
-    def set_level(self, level: str) -> None:
-        """The level is for the test to set, where its `logging` is."""
