@@ -10,14 +10,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.cli.ages import is_moment, read_age, write_moment
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
-from duet_rpc.cli.failures import (
-    EXIT_CODES,
-    Attempt,
-    advise,
-    describe_failure,
-    exit_code,
-    say_error,
-)
+from duet_rpc.cli.exit_codes import EXIT_CODES, choose_exit_code
+from duet_rpc.cli.failures import Attempt, advise, describe_failure, say_error
 from duet_rpc.cli.output import Output, count_cells, safe, safe_json, tell_failure, write_compact
 from duet_rpc.errors import DuetError, TransportError, UsageError
 from duet_rpc.wire import surrogates
@@ -73,7 +67,7 @@ def command(target: Target, words: list[str], output: Output) -> None:
     try:
         target.talk(batch.run)
     except DuetError as error:
-        batch.code = exit_code(error)
+        batch.code = choose_exit_code(error)
         advised = advise(error, Attempt(method="", sent=False)) if not batch.sent else []
         lines = [*target.explain_framing(error), *advised]
         tell_failure(say_error(error), lines, no_color=output.no_color)
@@ -150,7 +144,7 @@ class _Batch:
         key = None if call.key is UNSET else call.key
         if isinstance(error, DuetError):
             self._failed += 1
-            self.code = max(self.code, exit_code(error))
+            self.code = max(self.code, choose_exit_code(error))
         elif error is not None:
             raise error
         if self._output.pretty:

@@ -8,7 +8,8 @@ import click
 
 from duet_rpc.cli.ages import UNKNOWN_AGE, is_moment, read_age, write_moment
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
-from duet_rpc.cli.failures import EXIT_CODES, Attempt, advise, encode_failure, exit_code, say_error
+from duet_rpc.cli.exit_codes import EXIT_CODES, choose_exit_code
+from duet_rpc.cli.failures import Attempt, advise, encode_failure, say_error
 from duet_rpc.cli.output import Output, cut, is_terminal, safe, tell, tell_failure, write_compact
 from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
 from duet_rpc.options import without_password
@@ -264,4 +265,4 @@ def _fail(error: DuetError, attempt: Attempt, target: Target, output: Output) ->
             tell(f"  | {safe(line)}")
     if output.json_wanted:
         output.value(encode_failure(error, attempt))
-    sys.exit(exit_code(error))
+    sys.exit(choose_exit_code(error))

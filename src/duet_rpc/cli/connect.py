@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from duet_rpc.cli.failures import Attempt, Interrupted, encode_failure, exit_code, say_error
+from duet_rpc.cli.exit_codes import Interrupted, choose_exit_code
+from duet_rpc.cli.failures import Attempt, encode_failure, say_error
 from duet_rpc.cli.output import Failed, Output, output_options, safe, tell
 from duet_rpc.errors import DuetError, RpcError, TransportError, UsageError
 
@@ -158,7 +159,9 @@ class Target:
         except DuetError as error:
             if output.json_wanted:
                 output.value(encode_failure(error, Attempt(method="", sent=False)))
-            raise Failed(say_error(error), exit_code(error), self.explain_framing(error)) from None
+            raise Failed(
+                say_error(error), choose_exit_code(error), self.explain_framing(error)
+            ) from None
 
     def _listen(self) -> "Hooks":
         """Learn of what cannot be read, and of answers that no call waits for."""

@@ -8,7 +8,8 @@ import msgspec
 
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
 from duet_rpc.cli.discovery import discover
-from duet_rpc.cli.failures import ERROR_ANSWER, EXIT_CODES, Attempt, suggest_methods
+from duet_rpc.cli.exit_codes import ERROR_ANSWER, EXIT_CODES
+from duet_rpc.cli.failures import Attempt, suggest_methods
 from duet_rpc.cli.output import Failed, Output, lay_out_columns, safe
 from duet_rpc.cli.schemas import list_members, list_names, say_default, say_type
 from duet_rpc.server.description import (

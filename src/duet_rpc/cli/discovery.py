@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from duet_rpc.cli.failures import ERROR_ANSWER
+from duet_rpc.cli.exit_codes import ERROR_ANSWER
 from duet_rpc.cli.output import Failed
 from duet_rpc.errors import InvalidAnswer, RpcError
 from duet_rpc.server.description import ServiceDescription, read_method

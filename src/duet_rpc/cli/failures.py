@@ -1,4 +1,4 @@
-"""What a failed call means to the person who made it: an exit code, a line, and what to do next."""
+"""What a failed call means to the person who made it: a line, and what to do next."""
 
 import shlex
 from collections.abc import Collection, Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from duet_rpc.cli.exit_codes import Interrupted
 from duet_rpc.cli.output import safe, write_compact
 from duet_rpc.engine.wording import UNKNOWN_NAME
 from duet_rpc.errors import (
@@ -29,26 +30,12 @@ from duet_rpc.errors import (
 from duet_rpc.options import HIDDEN
 from duet_rpc.wire.surrogates import encode_value
 
-ERROR_ANSWER, USED_WRONGLY, NO_CONNECTION, NO_ANSWER, BAD_ANSWER = 1, 2, 3, 4, 5
-INTERRUPTED = 130
-
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 the server answered an error, 2 used wrongly (nothing was sent),"
-    " 3 no connection or lost, 4 no answer in time, 5 an answer without meaning,"
-    " 6 the result cannot be written, 130 interrupted."
-)
-
-
 _ALIVE = 1000
 """Milliseconds to wait for a run that is known to go on; for another, until its lease is over."""
 
 
 _ALIKE, _NEARLY = 0.65, 0.1
 """How alike a name has to be to be meant, and how much less than the most alike one."""
-
-
-class Interrupted(TransportError):
-    """The person stopped waiting."""
 
 
 class Attempt(Struct, kw_only=True):
@@ -68,22 +55,6 @@ class Attempt(Struct, kw_only=True):
     """The moment when it was, once it was sent."""
     given_as_text: Collection[str] = ()
     known_methods: Sequence[str] = ()
-
-
-def exit_code(error: DuetError) -> int:
-    """Say how the process ends after this."""
-    match error:
-        case RpcError():
-            return ERROR_ANSWER
-        case UsageError():
-            return USED_WRONGLY
-        case Interrupted():
-            return INTERRUPTED
-        case CallTimeout():
-            return NO_ANSWER
-        case InvalidAnswer():
-            return BAD_ANSWER
-    return NO_CONNECTION
 
 
 def say_error(error: DuetError) -> str:

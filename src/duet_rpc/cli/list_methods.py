@@ -7,7 +7,7 @@ import msgspec
 
 from duet_rpc.cli.connect import ReachingCommand, Target, reaching_options
 from duet_rpc.cli.discovery import discover
-from duet_rpc.cli.failures import EXIT_CODES
+from duet_rpc.cli.exit_codes import EXIT_CODES
 from duet_rpc.cli.output import Output, safe
 from duet_rpc.server.description import MethodDescription
 

@@ -15,9 +15,6 @@ import click
 from duet_rpc.server.daemon import being_imported
 from duet_rpc.service import Service
 
-LOAD_FAILED = 1
-"""The exit code when the file was found, but raised when it was imported."""
-
 
 def load_service(target: str) -> Service:
     """Import the module that `target` names and take the service out of it."""
@@ -112,6 +109,7 @@ def _fail(error: Exception, place: str) -> click.ClickException:
     """Say what was raised, and the line that raised it: the last one outside of the machinery."""
     import traceback
 
+    from duet_rpc.cli.exit_codes import LOAD_FAILED
     from duet_rpc.cli.output import Failed
 
     if isinstance(error, SyntaxError) and error.lineno is not None:

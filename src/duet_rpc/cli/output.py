@@ -16,10 +16,9 @@ from typing import Any, TextIO
 
 import click
 
+from duet_rpc.cli.exit_codes import NOT_WRITTEN
 from duet_rpc.wire import surrogates
 
-NOT_WRITTEN = 6
-"""The exit code when stdout does not take a result."""
 MAX_COLOURED = 1 << 20
 """Longer values are shown in one colour: nobody reads them, and somebody waits for them."""
 

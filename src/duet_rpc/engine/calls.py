@@ -62,7 +62,7 @@ class Waiter(Protocol):
         ...
 
 
-class Wire(Protocol):
+class CallingConnection(Protocol):
     """The connection, as far as calls need it."""
 
     framing: Framing
@@ -148,7 +148,11 @@ class Calls:
     """The open calls of one connection."""
 
     def __init__(
-        self, wire: Wire, line: Line, one_at_a_time: bool = False, dialect: Dialect = JSONRPC
+        self,
+        wire: CallingConnection,
+        line: Line,
+        one_at_a_time: bool = False,
+        dialect: Dialect = JSONRPC,
     ) -> None:
         self.one_at_a_time = one_at_a_time
         """Send a call only when no other waits for its answer."""

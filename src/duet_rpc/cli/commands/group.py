@@ -21,7 +21,7 @@ from duet_rpc.cli.commands.records import (
     say_span,
 )
 from duet_rpc.cli.commands.store import open_named, store_option
-from duet_rpc.cli.failures import ERROR_ANSWER
+from duet_rpc.cli.exit_codes import ERROR_ANSWER
 from duet_rpc.cli.output import Failed, Output, cut, is_terminal, output_options, safe, tell
 from duet_rpc.cli.params import check_json
 from duet_rpc.ledger.states import Identity, Record, State

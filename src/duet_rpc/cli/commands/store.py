@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from duet_rpc.cli.failures import NO_CONNECTION
+from duet_rpc.cli.exit_codes import NO_CONNECTION
 from duet_rpc.cli.output import Failed, safe
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.options import without_password
