@@ -4,9 +4,9 @@ The thread that waits is the one that reads. A sequential daemon waits on its ma
 its handlers there; a blocking client waits on the thread of its caller. All state belongs to
 whoever holds the connection's baton, so there is no lock on the way of a request.
 
-`StandIn` is for servers: a second thread that sleeps until a handler has kept the reading thread
-for longer than a moment, and then reads in its place. So cancellations, answers to a handler's own
-calls, and the end of the input are seen although the main thread is in `time.sleep(60)`.
+A server has a watchdog (`watch.StandIn`): it reads while a handler keeps our thread. So
+cancellations, answers to a handler's own calls, and the end of the input are seen although the main
+thread is in `time.sleep(60)`.
 """
 
 import os
@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Reply
 from duet_rpc.engine.clocks import LONG, set_deadline
@@ -26,9 +26,11 @@ from duet_rpc.errors import TransportError, UsageError
 from duet_rpc.forks import leave
 from duet_rpc.hosts.host import BaseHost
 from duet_rpc.hosts.replies import PeerReply
-from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.wire.framing import Framing
+
+if TYPE_CHECKING:
+    from duet_rpc.hosts.watch import StandIn
 
 MAX_NESTED = 100
 """Handlers that may wait for the peer inside one another. Each keeps its frames on the stack of the
@@ -58,7 +60,8 @@ class ThreadHost(BaseHost):
         self.poll: Callable[[float | None], list[tuple[int, int]]] = self._poll.poll
         """Waits for what `prepare` said; this part alone needs no baton."""
         self._reading = self._writing = False
-        self._stand_in: StandIn | None = None
+        self.stand_in: StandIn | None = None
+        """The watchdog that reads while a handler keeps our thread."""
 
     # For the connection.
 
@@ -76,8 +79,8 @@ class ThreadHost(BaseHost):
         """Ask the stand-in for the connection, and wait until it has put it down."""
         if self.is_copy:
             leave(None)
-        assert self._stand_in is not None, "only a stand-in takes the baton"
-        self._stand_in.step_down()
+        assert self.stand_in is not None, "only a stand-in takes the baton"
+        self.stand_in.step_down()
 
     # For handlers, which run on our thread.
 
@@ -175,8 +178,8 @@ class ThreadHost(BaseHost):
         for fd, events in ready:
             if fd == self.channel.read_fd and events != select.POLLOUT:
                 self.turns += 1
-                if self._stand_in is not None and self._stand_in._resting:
-                    self._stand_in.call()
+                if self.stand_in is not None and self.stand_in.resting:
+                    self.stand_in.call()
                 self._read()
                 if events & select.POLLOUT:
                     self.flush()
@@ -211,77 +214,3 @@ class ThreadHost(BaseHost):
         """Give back the waking pipe; nobody may wait any more. The channel is its opener's."""
         for fd in (self._wake_read, self.wake_fd):
             os.close(fd)
-
-
-class StandIn:
-    """The thread that reads while the reading thread is kept in a handler."""
-
-    TICK = 0.05
-    """How long a handler may keep the reader before we read in its place."""
-    REST = 20
-    """Ticks without traffic after which we sleep until there is some."""
-
-    def __init__(self, host: ThreadHost, *, until: Callable[[], bool]) -> None:
-        self._host = host
-        self._over = until
-        self._resting = True
-        self._called = threading.Event()
-        self._wanted_back = False
-        self._put_down = threading.Semaphore(0)
-        host._stand_in = self
-        threading.Thread(target=self._watch, name="duet-rpc stand-in", daemon=True).start()
-
-    def call(self) -> None:
-        """There is traffic: keep an eye on the reader."""
-        self._resting = False
-        self._called.set()
-
-    def step_down(self) -> None:
-        """Give the connection back to the reading thread, which calls this."""
-        self._wanted_back = True
-        self._host.wake()
-        self._put_down.acquire()
-
-    def _watch(self) -> None:
-        connection = self._host.connection
-        seen, quiet = (-1, -1, -1), 0
-        while True:
-            self._called.wait()
-            time.sleep(self.TICK)
-            now = self._moves
-            if now != seen:
-                seen, quiet = now, 0
-                continue
-            if connection.take_over():
-                self._read()
-            else:
-                quiet += 1
-                if quiet >= self.REST and not self._over():
-                    self._rest(now)
-
-    @property
-    def _moves(self) -> tuple[int, int, int]:
-        return self._host.turns, *self._host.connection.moves
-
-    def _rest(self, seen: tuple[int, int, int]) -> None:
-        self._called.clear()
-        self._resting = True
-        # The reader looks at `_resting` after it counts its turn; so either it sees that we rest,
-        # or we see that it has moved.
-        if self._moves != seen:
-            self.call()
-
-    def _read(self) -> None:
-        host, connection = self._host, self._host.connection
-        connection.go_on()
-        while not self._wanted_back:
-            try:
-                host.turn(self.TICK)
-            except Exception as error:  # ours, and the reading thread waits for us to step down
-                connection.dispatcher.log.failure(
-                    "reading failed", OwnFault(error), connection_id=connection.id
-                )
-                time.sleep(self.TICK)
-        connection.take_back()
-        self._wanted_back = False
-        self._put_down.release()

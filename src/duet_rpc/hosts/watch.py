@@ -1,9 +1,10 @@
-"""Reads and writes for connections on an event loop while a handler blocks the loop.
+"""Watchdogs: threads that read and write in place of a reader that a handler keeps.
 
-An `async def` that computes or blocks keeps its loop, and with it every connection there.
-`LoopWatch` is a thread that sleeps until there is traffic, and reads and writes in place of a loop
-that does not move: cancellations, and answers to calls of our own, get through, and an answer that
-has begun is sent to its end. Nothing is started.
+A `def` of a sequential daemon keeps the thread that reads (`StandIn`). An `async def` that computes
+or blocks keeps its loop, and with it every connection there (`LoopWatch`). A watchdog sleeps until
+there is traffic, and then looks at every tick whether the reader moves. If it does not, the
+watchdog does its work: cancellations, and answers to calls of our own, get through, and an answer
+that has begun is sent to its end. Nothing is started.
 
 One watch serves all connections of a loop. They share one lock (`LoopHost.lock`), because they
 share what they count: the budget of queued bytes.
@@ -13,35 +14,33 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from duet_rpc.engine.log import Log
-from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.tracebacks import OwnFault
 
+if TYPE_CHECKING:
+    from duet_rpc.hosts.loop import LoopHost
+    from duet_rpc.hosts.threads import ThreadHost
 
-class LoopWatch:
-    """The thread that reads and writes while a handler blocks the loop."""
+_NOTHING: Mapping[int, int] = {}
+
+
+class Watchdog:
+    """The thread that sees whether a reader moves."""
 
     TICK = 0.05
-    """How long the loop may leave its input and output before we see to them in its place."""
+    """How long a handler may keep the reader before we read in its place."""
     REST = 20
-    """Ticks without traffic after which we sleep until something comes."""
+    """Ticks without traffic after which we sleep until there is some."""
 
-    def __init__(
-        self, hosts: Callable[[], Sequence[LoopHost]], log: Log, *, idle_events: int = 0
-    ) -> None:
-        """Watch over these hosts, as they come and go; `begin` starts the thread.
-
-        `idle_events` of their inputs wake us also while nothing runs.
-        """
-        self._hosts = hosts
-        self._idle_events = idle_events
-        self._log = log
+    def __init__(self, name: str) -> None:
+        self.resting = True
+        """The reader has to call us when there is traffic."""
         self._over = False
-        self._resting = True
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._watch, name="duet-rpc watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def begin(self) -> None:
         """Start to watch."""
@@ -57,9 +56,9 @@ class LoopWatch:
         os.close(self._wake_write)
 
     def call(self) -> None:
-        """There is traffic: keep an eye on the loop. Cheap when we are at it already."""
-        if self._resting:
-            self._resting = False
+        """There is traffic: keep an eye on the reader. Cheap when we are at it already."""
+        if self.resting:
+            self.resting = False
             self.wake()
 
     def wake(self) -> None:
@@ -69,92 +68,175 @@ class LoopWatch:
         except BlockingIOError:
             pass  # it is full of reasons to wake already
 
-    def _watch(self) -> None:
-        seen, quiet = -1, 0
-        while not self._over:
-            self._wait(None if self._resting else self.TICK, for_input=False)
-            turns = self.turns
-            if turns != seen:
-                seen, quiet = turns, 0
-                continue
-            quiet += 1
-            if self.has_traffic():
-                self.stand_in(seen)
-            elif quiet >= self.REST:
-                self._rest(seen)
-
-    def _rest(self, seen: int) -> None:
-        """Sleep until there is traffic; where something still runs, what we may do is, too."""
-        self._resting = True
-        # The loop looks at `_resting` after it counts its turn; so either it sees that we rest, or
-        # we see that it has moved.
-        if self.turns == seen and not all(
-            host.connection.idle and not host.outbox.size for host in self._hosts()
-        ):
-            self._wait(None, for_input=True)
-            self._resting = False
-        elif self.turns != seen:
-            self._resting = False
+    # What there is to watch over.
 
     @property
-    def turns(self) -> int:
-        """What changes whenever the loop reads, or sends what was kept."""
-        return sum(host.turns for host in self._hosts())
+    def moves(self) -> tuple[int, ...]:
+        """What changes whenever the reader reads, or does anything that it has read of."""
+        raise NotImplementedError
 
-    def _wait(self, timeout: float | None, *, for_input: bool) -> None:
-        """Wait to be woken and, if asked for, for input and for room to write."""
+    def stand_in(self, seen: tuple[int, ...]) -> bool:
+        """Read in place of a reader that does not move; False if there is nothing to do."""
+        raise NotImplementedError
+
+    @property
+    def is_needed(self) -> bool:
+        """Something runs or waits, so that a reader may be kept without being called."""
+        return False
+
+    def awaited(self, for_work: bool) -> Mapping[int, int]:
+        """Say which events of which descriptors end a wait: all those we could do something for."""
+        return _NOTHING
+
+    def _watch(self) -> None:
+        seen: tuple[int, ...] = ()
+        still = 0
+        while not self._over:
+            self._wait(None if self.resting else self.TICK, self.awaited(for_work=False))
+            moves = self.moves
+            if moves != seen:
+                seen, still = moves, 0
+            elif not self.stand_in(seen):
+                still += 1
+                if still >= self.REST:
+                    self._rest(seen)
+
+    def _rest(self, seen: tuple[int, ...]) -> None:
+        """Sleep until there is traffic; where something still runs, what we may do is, too."""
+        self.resting = True
+        # The reader looks at `resting` after it counts its turn; so either it sees that we rest, or
+        # we see that it has moved.
+        if self.moves != seen:
+            self.resting = False
+        elif self.is_needed:
+            self._wait(None, self.awaited(for_work=True))
+            self.resting = False
+
+    def _wait(self, timeout: float | None, awaited: Mapping[int, int]) -> None:
+        """Wait to be woken, or for one of these events."""
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
-        wanted = select.POLLIN if for_input else self._idle_events
-        for fd, events in self._awaited(wanted, for_input).items():
+        for fd, events in awaited.items():
             poll.register(fd, events)
         for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
             if fd == self._wake_read:
                 os.read(fd, 4096)
             else:
-                self._resting = False  # the loop has a tick to see it too
+                self.resting = False  # the reader has a tick to see it too
                 time.sleep(self.TICK)
                 break
 
-    def _awaited(self, events: int, for_room: bool) -> dict[int, int]:
-        """Say what to wait for on the descriptors; the two of a socket are one."""
+
+class StandIn(Watchdog):
+    """Reads while the thread that reads is kept in a handler."""
+
+    def __init__(self, host: "ThreadHost", *, until: Callable[[], bool]) -> None:
+        """Watch over a host; without rest from when `until` says so."""
+        super().__init__("duet-rpc stand-in")
+        self._host = host
+        self._never_rests = until
+        self._wanted_back = False
+        self._put_down = threading.Semaphore(0)
+        host.stand_in = self
+        self.begin()
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """What changes with every read, and with every message that is dealt with."""
+        return self._host.turns, *self._host.connection.moves
+
+    def stand_in(self, seen: tuple[int, ...]) -> bool:
+        """Take the connection while a handler runs, and read until it is wanted back."""
+        host, connection = self._host, self._host.connection
+        if not connection.take_over():
+            return self._never_rests()
+        connection.go_on()
+        while not self._wanted_back:
+            try:
+                host.turn(self.TICK)
+            except Exception as error:  # ours, and the reading thread waits for us to step down
+                connection.dispatcher.log.failure(
+                    "reading failed", OwnFault(error), connection_id=connection.id
+                )
+                time.sleep(self.TICK)
+        connection.take_back()
+        self._wanted_back = False
+        self._put_down.release()
+        return True
+
+    def step_down(self) -> None:
+        """Give the connection back to the reading thread, which calls this."""
+        self._wanted_back = True
+        self._host.wake()
+        self._put_down.acquire()
+
+
+class LoopWatch(Watchdog):
+    """Reads and writes while a handler blocks the loop."""
+
+    def __init__(
+        self, hosts: "Callable[[], Sequence[LoopHost]]", log: Log, *, idle_events: int = 0
+    ) -> None:
+        """Watch over these hosts, as they come and go; `begin` starts the thread.
+
+        `idle_events` of their inputs wake us also while nothing runs.
+        """
+        super().__init__("duet-rpc watch")
+        self._hosts = hosts
+        self._idle_events = idle_events
+        self._log = log
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """What changes whenever the loop reads, or sends what was kept."""
+        return (sum(host.turns for host in self._hosts()),)
+
+    @property
+    def is_needed(self) -> bool:
+        """A handler runs, or something is to be sent."""
+        return not all(host.connection.idle and not host.outbox.size for host in self._hosts())
+
+    def awaited(self, for_work: bool) -> Mapping[int, int]:
+        """Say what to wait for; the two descriptors of a socket are one."""
+        events = select.POLLIN if for_work else self._idle_events
         wanted: dict[int, int] = {}
-        for host in self._hosts() if events or for_room else ():
-            channel = host.channel
-            if events and not (host.input_ended or host.closed):
-                wanted[channel.read_fd] = events
-            if for_room and host.outbox.size and not host.closed:
-                wanted[channel.write_fd] = wanted.get(channel.write_fd, 0) | select.POLLOUT
+        for host in self._hosts() if events else ():
+            if not (host.input_ended or host.closed):
+                wanted[host.channel.read_fd] = events
+        return self._with_room(wanted) if for_work else wanted
+
+    def _with_room(self, wanted: dict[int, int]) -> dict[int, int]:
+        for host in self._hosts():
+            if host.outbox.size and not host.closed:
+                fd = host.channel.write_fd
+                wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
         return wanted
 
-    def has_traffic(self, seconds: float = 0) -> bool:
-        """Whether in time something comes or can go that the loop would see to if it could."""
-        poll = select.poll()
-        wanted: dict[int, int] = self._awaited(0, for_room=True)
-        for host in self._hosts():
-            if self._wants_input(host):
-                fd = host.channel.read_fd
-                wanted[fd] = wanted.get(fd, 0) | select.POLLIN
-        for fd, events in wanted.items():
-            poll.register(fd, events)
-        return bool(wanted) and bool(poll.poll(seconds * 1000))
-
-    def _wants_input(self, host: LoopHost) -> bool:
-        if host.connection.full:  # which must not stop the reading for good
-            host.check_for_loop()
-        return host.reads and host.awaits_input
-
-    def stand_in(self, seen: int) -> None:
+    def stand_in(self, seen: tuple[int, ...]) -> bool:
         """Read what is there and send what was kept, as long as the loop does not."""
+        if not self._has_traffic(0):
+            return False
         try:
-            while self.turns == seen and self.has_traffic(self.TICK):
+            while self.moves == seen and not self._over and self._has_traffic(self.TICK):
                 for host in self._hosts():
                     host.read_for_loop()
                     host.write_for_loop()
-                if self._over:
-                    return
         except RuntimeError:
             pass  # the loop has ended meanwhile
         except Exception as error:  # ours; the next turn has to come all the same
             self._log.failure("reading or writing failed", OwnFault(error))
             time.sleep(self.TICK)
+        return True
+
+    def _has_traffic(self, seconds: float) -> bool:
+        """Whether in time something comes or can go that the loop would see to if it could."""
+        wanted: dict[int, int] = {}
+        for host in self._hosts():
+            if host.connection.full:  # which must not stop the reading for good
+                host.check_for_loop()
+            if host.reads and host.awaits_input:
+                wanted[host.channel.read_fd] = select.POLLIN
+        poll = select.poll()
+        for fd, events in self._with_room(wanted).items():
+            poll.register(fd, events)
+        return bool(wanted) and bool(poll.poll(seconds * 1000))

@@ -15,7 +15,8 @@ from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import UsageError
-from duet_rpc.hosts.threads import MAX_NESTED, StandIn, ThreadHost
+from duet_rpc.hosts.threads import MAX_NESTED, ThreadHost
+from duet_rpc.hosts.watch import StandIn
 from duet_rpc.ledger.commands import store_words
 from duet_rpc.server.endpoints import SocketEndpoint, Stdio
 from duet_rpc.server.life import (
