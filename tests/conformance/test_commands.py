@@ -477,6 +477,7 @@ async def test_cancelling_the_caller_does_not_end_a_command_that_has_begun(store
         await gate.wait()
         return "done all the same"
 
+    await asyncio.to_thread(store.counts)  # a store that is older than the first try knows of it
     async with testing.connect(service, policy=DEVELOPMENT, store=store) as client:
         with pytest.raises(CallTimeout):
             await client.command("slow", key="k", timeout=0.05)
