@@ -1,7 +1,8 @@
 """What holds for any input at all, through a whole connection.
 
-The most important one: a request that is answered in a straight line gets the very bytes that the
-long way gives it. The two are compared over generated requests, whole, broken and in batches.
+The most important one: a plain request, decoded by the types of its method, gets the very bytes
+that the long way gives it. The two are compared over generated requests, whole, broken, in batches,
+and with others in flight.
 """
 
 import json
@@ -12,7 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from duet_rpc.context import Context
+from duet_rpc.engine.dispatch import Failure, Job
 from duet_rpc.errors import RpcError
+from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
 from duet_rpc.service import Service
 from tests.conformance.specimen import Note, specimen
@@ -143,11 +147,16 @@ def simple() -> Service:
 SIMPLE = simple()
 
 
+def know_no_types(line: Line) -> None:
+    """Have every message of a connection go the long way."""
+    line.dispatcher.intake = line.dispatcher.answer_at_once = None
+
+
 def both_ways(policy: Policy, service: Service, *items: bytes) -> list[bytes]:
     """Send the same to a connection as it is, and to one that knows no straight line."""
     straight, long = Line(policy, service), Line(policy, service)
-    assert straight.dispatcher.answer_at_once is not None
-    long.dispatcher.answer_at_once = None
+    assert straight.dispatcher.intake is not None
+    know_no_types(long)
     answers = straight.send(*items)
     assert long.send(*items) == answers
     if b"object" not in b"".join(items):  # a result that cannot be sent and that nobody wanted
@@ -279,3 +288,216 @@ def test_both_ways_agree_on_broken_requests(text: str, at: int, byte: int, cut: 
 def test_both_ways_give_the_same_answers_in_a_stream(texts: list[str]) -> None:
     bodies = [frame(text.encode("utf-8", "surrogatepass")) for text in texts]
     both_ways(ONE, SIMPLE, Wire(b"".join(bodies)), NEXT)
+
+
+# The same for every kind of method, with handlers in flight and requests that wait.
+
+
+class Book:
+    """A ledger that runs every command and keeps what it was told of it."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def now(self) -> float:
+        return 1000.0
+
+    def first_sent(self, age: float, read_at: float) -> float:
+        return read_at - age
+
+    def _keep(self, job: Job) -> None:
+        ctx = job.context
+        assert ctx is not None
+        self.told.append((job.id, job.name, job.key, fingerprint(job.name, job.params)))
+        self.told.append((told_of(ctx), ctx.first_sent))
+
+    def run(self, job: Job, work: Any, failure: Failure) -> bytes:
+        self._keep(job)
+        member: bytes = work(None)
+        return member
+
+    async def run_async(self, job: Job, work: Any, failure: Failure) -> bytes:
+        self._keep(job)
+        member: bytes = await work(None)
+        return member
+
+    async def run_yielding(self, job: Job, work: Any, failure: Failure) -> bytes:
+        raise NotImplementedError
+
+
+def told_of(ctx: Context) -> list[Any]:
+    retry = None if ctx.retry is None else [ctx.retry.attempt, ctx.retry.age_ms]
+    ids = [ctx.method, ctx.correlation_id, ctx.connection_id, ctx.principal]
+    return [*ids, ctx.trace_parent, ctx.progress_token, ctx.idempotency_key, retry, ctx.deadline]
+
+
+def every_kind() -> Service:
+    """Make a service of methods that all need more than a call."""
+    service = Service()
+
+    @service.query(inline=True)
+    def echo(ctx: Context, value: Any = None) -> Any:
+        return [value, told_of(ctx)]
+
+    @service.query(notification_allowed=True)
+    async def add(a: int, b: Annotated[int, Meta(ge=0)] = 3) -> int:
+        return a + b
+
+    @service.query(timeout=5.0)
+    def pick(kind: Literal["up", "down"], *, note: Note | None = None) -> Any:
+        return [kind, note]
+
+    @service.query(ignore_unknown=True)
+    async def fail(ctx: Context, how: str = "bug") -> Any:
+        if how == "refuse":
+            raise Refused(data={"how": how})
+        if how == "object":
+            return object()
+        raise ValueError(how)
+
+    @service.query
+    def total(*values: int) -> int:
+        return sum(values)
+
+    @service.query
+    def beside(_meta: Any = None, b: int = 0) -> Any:
+        return [_meta, b]
+
+    @service.command(notification_allowed=True)
+    def pay(a: int, ctx: Context) -> Any:
+        return [a, told_of(ctx)]
+
+    @service.command
+    async def store(idempotency_key: str | None, a: int = 0) -> Any:
+        return [idempotency_key, a]
+
+    @service.query(inline=True)
+    def plain(a: int = 0) -> int:
+        return a
+
+    return service
+
+
+EVERY_KIND = every_kind()
+kinds = st.sampled_from(
+    [f'"{method.name}"' for method in EVERY_KIND]
+    + ['"nothing"', '"p\\u0061y"', '"$/cancelRequest"']
+)
+keys = st.sampled_from(
+    ['"k"', '"k"', '"other"', '""', "null", "7", '"\\u006b"', '"' + "x" * 300 + '"', "[[]]", '"é"']
+)
+metas = st.sampled_from(
+    [
+        "null",
+        "1",
+        "{}",
+        '{"idempotency_key":"k"}',
+        '{"idempotency_key":"m"}',
+        '{"traceparent":"00-1"}',
+        '{"traceparent":7,"progressToken":"t","more":[]}',
+        '{"progressToken":5}',
+        '{"retry":{"attempt":2,"age_ms":1500}}',
+        '{"retry":{"attempt":1,"age_ms":-1}}',
+        '{"retry":{"attempt":3,"age_ms":0},"idempotency_key":"k"}',
+        "[" * 70 + "]" * 70,
+    ]
+)
+
+
+@st.composite
+def kind_objects(draw: st.DrawFn) -> str:
+    members = draw(st.lists(st.tuples(names, values), max_size=2))
+    for name, strategy in (("a", st.just("1")), ("idempotency_key", keys), ("_meta", metas)):
+        if draw(st.booleans()):
+            members.append((name, draw(strategy)))
+    return "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
+
+
+@st.composite
+def kind_messages(draw: st.DrawFn) -> str:
+    """Write a message to any of these methods; a good one more often than not."""
+    members = [("jsonrpc", '"2.0"'), ("method", draw(kinds))]
+    if draw(st.integers(0, 5)):
+        usual = st.integers(1, 9).map(str)
+        members.append(("id", draw(st.one_of(usual, usual, ids))))
+    if draw(st.integers(0, 5)):
+        members.append(("params", draw(st.one_of(kind_objects(), kind_objects(), arrays))))
+    if not draw(st.integers(0, 9)):
+        members.append(("x", draw(values)))
+    order = draw(st.permutations(members))
+    return "{" + ",".join(f'"{n}":{v}' for n, v in order) + "}"
+
+
+FEW = replace(AGENT, max_in_flight=2, max_queued=6)
+FEW_STRICT = replace(PRODUCTION, max_in_flight=2, max_queued=6, max_batch=4)
+kind_policies = st.sampled_from([FEW, FEW_STRICT, EDITOR, ONE, AGENT, PRODUCTION, DEVELOPMENT])
+
+
+def both_ways_held(
+    policy: Policy, held: set[str], steps: list[str | None], closes: bool = False
+) -> None:
+    """Send the same to both, with some handlers held open; None lets the oldest of them end."""
+    found = []
+    for is_plain in (True, False):
+        book = Book()
+        line = Line(policy, EVERY_KIND, held=held, ledger=book)
+        if not is_plain:
+            know_no_types(line)
+        seen: list[Any] = []
+        for step in steps:
+            if step is not None:
+                seen.append(line.send(step.encode("utf-8", "surrogatepass")))
+            elif line.host.open:
+                seen.append(line.release())
+            seen.append(line.running)
+        if closes:
+            line.connection.refuse_queued()
+        seen.append(line.release_all())
+        cancelled = [job.id for job in line.host.cancelled]
+        stats = line.connection.stats
+        counts = (stats.requests, stats.faults, stats.refused, line.connection.idle)
+        found.append((seen, cancelled, counts, line.log.lines, book.told))
+    assert found[0] == found[1]
+
+
+held = st.sets(st.sampled_from([method.name for method in EVERY_KIND]), max_size=9)
+cancels = st.integers(1, 9).map(
+    lambda id: f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{id}}}}}'
+)
+kind_batches = st.lists(kind_messages(), max_size=4).map(lambda items: "[" + ",".join(items) + "]")
+
+
+@given(policy=kind_policies, text=kind_messages())
+@settings(max_examples=300)
+@example(PRODUCTION, request('{"a":1,"idempotency_key":"k"}', "pay"))
+@example(PRODUCTION, request('{"a":1,"_meta":{"idempotency_key":"k"}}', "store"))
+@example(PRODUCTION, request('{"a":1}', "store"))
+@example(AGENT, request('{"a":1}', "store"))
+@example(AGENT, '{"jsonrpc":"2.0","method":"pay","params":{"a":1}}')
+@example(PRODUCTION, '{"jsonrpc":"2.0","method":"pay","params":{"a":1}}')
+@example(AGENT, request("[1,2]", "total"))
+@example(AGENT, request('{"_meta":{}}', "total"))
+@example(AGENT, request('{"_meta":{"traceparent":"x","progressToken":"p"}}', "echo"))
+@example(AGENT, request('{"_meta":[1],"b":2}', "beside"))
+@example(AGENT, '{"jsonrpc":"2.0","method":"echo"}')
+def test_both_ways_give_the_same_answer_of_every_kind_of_method(policy: Policy, text: str) -> None:
+    both_ways_held(policy, set(), [text])
+
+
+@given(
+    policy=kind_policies,
+    held=held,
+    steps=st.lists(
+        st.one_of(kind_messages(), kind_messages(), cancels, kind_batches, st.none()), max_size=14
+    ),
+    closes=st.booleans(),
+)
+@settings(max_examples=300)
+@example(FEW, {"add"}, [request('{"a":1}', id=str(n)) for n in range(1, 14)], False)
+@example(FEW, {"add"}, [request('{"a":1}', id=str(n)) for n in range(1, 7)], True)
+@example(FEW, {"add"}, [request('{"a":1}')] * 3, False)
+@example(EDITOR, {"add"}, [request('{"a":1}')] * 3, False)
+def test_both_ways_agree_on_what_is_in_flight_and_what_waits(
+    policy: Policy, held: set[str], steps: list[str | None], closes: bool
+) -> None:
+    both_ways_held(policy, held, steps, closes)

@@ -213,7 +213,7 @@ def test_a_key_that_was_not_given_can_be_told_too() -> None:
     parameters = of(pay, takes_key=True)
     for key in (None, "k"):
         bound = parameters.bind(None)
-        parameters.give_key(bound, key)
+        parameters.give_key(bound.values, key)
         assert parameters.call(bound.values, None, None) == (key or UNSET)
 
 
@@ -332,13 +332,13 @@ def test_a_handler_that_asks_for_the_key_gets_it() -> None:
     for params in (b'{"amount":1,"idempotency_key":"k"}', b'[1,"k"]'):
         found = parameters.bind(params)
         assert isinstance(found.key, Raw) and bytes(found.key) == b'"k"'
-        parameters.give_key(found, "k")
+        parameters.give_key(found.values, "k")
         assert parameters.call(found.values, None, None) == (1, "k")
     found = parameters.bind(b'{"amount":1}')
-    parameters.give_key(found, "from _meta")
+    parameters.give_key(found.values, "from _meta")
     assert parameters.call(found.values, None, None) == (1, "from _meta")
     with pytest.raises(InvalidParams) as caught:
-        parameters.give_key(parameters.bind(b'{"amount":1}'), None)
+        parameters.give_key(parameters.bind(b'{"amount":1}').values, None)
     assert caught.value.data["param"] == "idempotency_key"
 
 
@@ -349,9 +349,9 @@ def test_a_handler_may_do_without_the_key() -> None:
     parameters = of(pay, takes_key=True)
     found = parameters.bind(None)
     assert found.key is UNSET
-    parameters.give_key(found, None)
+    parameters.give_key(found.values, None)
     assert parameters.call(found.values, None, None) is None
-    of(add, takes_key=True).give_key(bound(add, b"[1]"), "k")  # nobody asked
+    of(add, takes_key=True).give_key(bound(add, b"[1]").values, "k")  # nobody asked
 
 
 def test_for_a_query_the_key_is_a_parameter_like_any_other() -> None:

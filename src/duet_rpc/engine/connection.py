@@ -20,7 +20,8 @@ from msgspec import Struct
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.calls import JOIN, Calls
 from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
-from duet_rpc.engine.queue import BatchAnswers, Budget, Place, RequestQueue, Waiting
+from duet_rpc.engine.intake import Plain
+from duet_rpc.engine.queue import BatchAnswers, Budget, Place, Queued, RequestQueue, Waiting, cost
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -119,6 +120,10 @@ def _is_anonymous(item: Single) -> bool:
     return type(item) is Invalid and item.is_answer and item.id == NULL
 
 
+def _id_of(message: Request | Notification) -> bytes | None:
+    return message.id if type(message) is Request else None
+
+
 def _take_all(frames: list[Frame]) -> Frame:
     try:
         data = b"".join(frames)  # type: ignore[arg-type]
@@ -149,6 +154,7 @@ class Connection:
         "_open_calls",
         "_out",
         "_own",
+        "_peer",
         "_policy",
         "_queue",
         "_waiting",
@@ -206,6 +212,7 @@ class Connection:
         self.lent = False
         """A handler runs inline on another thread than the one that reads. See `lend`."""
         self._host = host
+        self._peer = host.peer
         self._policy = policy
         self._limit = policy.max_in_flight
         self._join = 1 if policy.max_in_flight == 1 else JOIN
@@ -219,7 +226,7 @@ class Connection:
         self._active = 0
         self._waits: dict[Context, int] = {}
         """The handlers that are paused: how many answers of the peer each of them waits for."""
-        self._by_id: dict[bytes, Waiting | Job] = {}
+        self._by_id: dict[bytes, Queued] = {}
         self._out: list[Frame] = []
         self._own: list[Frame] = []
         self.send_own = self._own.append
@@ -324,10 +331,12 @@ class Connection:
                     body = self._answer_at_once()
                     if body is None:
                         continue
-                elif self.full and not self.refusing:
+                elif self._active >= self._limit and self.full and not self.refusing:
                     break
                 else:
                     body = arrived.popleft()
+                    if self._take_plain(body):
+                        continue
                 self._take(body)
             else:
                 break
@@ -337,9 +346,9 @@ class Connection:
             self.flush()
 
     def _answer_at_once(self) -> bytes | bytearray | Fault | None:
-        """Answer simple requests in a straight line; return the first that is anything else.
+        """Answer simple requests in a straight line, up to one that is not; begin that.
 
-        Nothing may be in flight in either direction.
+        Return the first that is odd. Nothing may be in flight in either direction.
         """
         answer_at_once, arrived, baton = self.dispatcher.answer_at_once, self._arrived, self.baton
         if answer_at_once is None:
@@ -367,13 +376,16 @@ class Connection:
                 count += 1
                 size = len(answer)
                 if size:
-                    frame = prefixes[size] + answer if size < small else encode(answer)
+                    frame = prefixes[size] + answer if size < small else encode(answer)  # type: ignore[arg-type, operator]
                     if joins:
                         out.append(frame)
                         if len(out) >= JOIN:
                             self.flush()
                     else:
                         write(frame)
+                elif not isinstance(answer, bytes):  # it is to be run
+                    count -= 1
+                    return None if self._begin_plain(answer, body) else body  # type: ignore[arg-type]
             return None
         finally:
             if count:
@@ -382,13 +394,13 @@ class Connection:
             if self.dispatcher.spent is not None and not self._host.behind:
                 self.dispatcher.drop_spent()
 
-    def _reclaim(self, body: bytes | bytearray | Fault, answer: bytes | None) -> None:
+    def _reclaim(self, body: bytes | bytearray | Fault, answer: bytes | Plain | None) -> None:
         """Go on after somebody has read in our place while a handler ran in the straight line."""
         self._host.reclaim()
         self._in_line = None
         if self._given_up:
             self._given_up = False  # its caller has cancelled it, and has been answered
-        elif answer is None:
+        elif not isinstance(answer, bytes):
             self._take_first(body)
         else:
             self.stats.requests += 1
@@ -447,6 +459,41 @@ class Connection:
             self.flush()
 
     # Messages.
+
+    def _take_plain(self, body: bytes | bytearray | Fault) -> bool:
+        """Take a plain request beside what runs or waits; False if it is anything else."""
+        intake = self.dispatcher.intake
+        if intake is None or isinstance(body, Fault) or self.closing:
+            return False
+        if self._active < self._limit:  # and so nothing waits
+            message = intake.read(body)
+            return message is not None and self._begin_plain(message, body)
+        message = None if self.refusing else intake.read_waiting(body)
+        if message is None or message.served.name in self._last_words:
+            return False
+        return self._begin_plain(message, body, cost(len(body)))
+
+    def _begin_plain(self, message: Plain, body: bytes | bytearray, waiting_size: int = 0) -> bool:
+        """Start a plain request, or let it wait; False if it has to go the long way."""
+        try:
+            job = self.dispatcher.admit(message, body, self._peer, self.origin)
+        except Exception:
+            return False
+        id, by_id = job.id, self._by_id
+        if id is not None:
+            if id not in by_id:
+                by_id[id] = job
+            elif self._limit > 1:
+                return False
+        self.stats.requests += 1
+        self._last_was_broken = False
+        if waiting_size:
+            job.size = waiting_size
+            self._queue.append(job)
+        else:
+            self._active += 1
+            self._host.start(job)
+        return True
 
     def _take(self, body: bytes | bytearray | Fault, may_start: bool = True) -> None:
         if isinstance(body, Fault):
@@ -578,7 +625,7 @@ class Connection:
             waiting = Waiting(message, size, place)
             refusal = self._register(message, waiting)
             if refusal is not None:
-                self._refuse(message, place, refusal)
+                self._refuse(message.method, _id_of(message), place, refusal)
             elif may_start and self._active < self._limit and not self._waiting:
                 self._start(waiting)
             else:
@@ -614,7 +661,17 @@ class Connection:
 
     # Requests of the peer.
 
-    def _start(self, waiting: Waiting) -> None:
+    def _start(self, waiting: Queued) -> None:
+        if type(waiting) is Job:
+            waiting.size = 0
+            if self.closing:
+                self._release(waiting.id, waiting)
+                self._refuse(waiting.method.name, waiting.id, waiting.place, ShuttingDown())
+            else:
+                self._active += 1
+                self._host.start(waiting)
+            return
+        assert isinstance(waiting, Waiting), "the union is closed"
         message, place = waiting.message, waiting.place
         if message is None:
             self._send_answer(waiting.answer, place)
@@ -622,15 +679,16 @@ class Connection:
         try:
             if self.closing and message.method not in self._last_words:
                 raise ShuttingDown()
-            job = self.dispatcher.prepare(message, self._host.peer, self.origin, waiting.read_at)
+            job = self.dispatcher.prepare(message, self._peer, self.origin, waiting.read_at)
         except Exception as error:
-            self._release(message.id if type(message) is Request else None, waiting)
+            id = _id_of(message)
+            self._release(id, waiting)
             # Under no other name: this frame, and with it the message, would live in a circle.
             if not isinstance(error, RpcError):
                 error = self._own_fault(error, message)
-            self._refuse(message, place, error)
+            self._refuse(message.method, id, place, error)
             return
-        job.batch = place
+        job.place = place
         if job.id is None:
             self._no_answer(place)
         elif self._by_id.get(job.id) is waiting:
@@ -687,7 +745,7 @@ class Connection:
         elif not answers:
             job.answered = True
             self._release(job.id, job)
-            self._no_answer(job.batch)
+            self._no_answer(job.place)
         else:
             self._answer_job(job, error_member(error))
             self.flush()
@@ -727,19 +785,19 @@ class Connection:
             self._take(self._arrived.popleft(), may_start=False)
         while self._waiting:
             waiting = self._queue.popleft()
-            message = waiting.message
+            message = waiting.message if type(waiting) is Waiting else None
             if message is None or message.method not in self._last_words:
                 self._start(waiting)  # which starts nothing any more
             else:
                 self._speak_last(message, waiting)
         self.flush()
 
-    def _speak_last(self, message: Request | Notification, waiting: Waiting) -> None:
+    def _speak_last(self, message: Request | Notification, waiting: Queued) -> None:
         """Serve a request for the end although a handler still runs; it needs no place."""
         try:
-            job = self.dispatcher.prepare(message, self._host.peer, self.origin)
+            job = self.dispatcher.prepare(message, self._peer, self.origin)
         except RpcError as error:
-            self._refuse(message, waiting.place, error)
+            self._refuse(message.method, _id_of(message), waiting.place, error)
             return
         member = self.dispatcher.run(job)
         if job.id is not None:
@@ -779,12 +837,12 @@ class Connection:
         else:
             # Of several requests under one id, only the first is in `_by_id`.
             found = self._by_id.get(id) or self._queue.find(id)
-            if type(found) is Job:
+            if type(found) is Job and not found.size:
                 self.abandon(found, Cancelled(), answers=self.dialect.answers_cancelled)
-            elif type(found) is Waiting and found.message is not None:
+            elif found is not None:
                 self._queue.remove(found)
                 self._release(id, found)
-                self._refuse_cancelled(found.message, found.place)
+                self._refuse_cancelled(found.name, id, found.place)
             elif self.lent and not self._given_up:
                 self._give_up_in_line(id)
         if type(message) is Request:
@@ -799,30 +857,28 @@ class Connection:
         running = decode(self._in_line, self.max_depth, 0)
         if type(running) is Request and running.id == id:
             self._given_up = True
-            self._refuse_cancelled(running, None)
+            self._refuse_cancelled(running.method, id, None)
 
-    def _refuse_cancelled(self, message: Request | Notification, place: Place) -> None:
+    def _refuse_cancelled(self, method: str, id: bytes, place: Place) -> None:
         """End a request that was cancelled before it began, with an answer if there is to be one.
 
         Without one it is logged all the same.
         """
         if self.dialect.answers_cancelled:
-            self._refuse(message, place, Cancelled())
+            self._refuse(method, id, place, Cancelled())
             return
-        error = Cancelled()
-        id = message.id if type(message) is Request else None
-        self.note("warn", error.message, message.method, id)
+        self.note("warn", Cancelled.message, method, id)
         self._no_answer(place)
 
-    def _refuse(self, message: Request | Notification, place: Place, error: RpcError) -> None:
+    def _refuse(self, method: str, id: bytes | None, place: Place, error: RpcError) -> None:
         """Tell that a request was not started: by an answer, or by a log line if it wants none."""
-        told = self.dispatcher.facts(message.method, error)
-        if type(message) is Request:
-            self.note("warn", error.message, message.method, message.id, **told)
-            self._send_answer(encode_error(message.id, error), place)
+        told = self.dispatcher.facts(method, error)
+        if id is not None:
+            self.note("warn", error.message, method, id, **told)
+            self._send_answer(encode_error(id, error), place)
             return
         severity = "warn" if isinstance(error, MethodNotFound) else "error"
-        self.note(severity, error.message, message.method, None, **told)
+        self.note(severity, error.message, method, None, **told)
         if isinstance(error, InvalidRequest) and self._policy.answers_refused_notifications:
             self._send_answer(encode_error(NULL, error), place)
         else:
@@ -830,7 +886,7 @@ class Connection:
 
     def _own_fault(self, error: Exception, message: Request | Notification) -> RpcError:
         """Tell the log of a fault of ours; whoever has asked gets an answer all the same."""
-        id = message.id if type(message) is Request else None
+        id = _id_of(message)
         reference = self.dispatcher.log.failure(
             "a request could not be prepared",
             OwnFault(error),
@@ -847,9 +903,9 @@ class Connection:
         assert job.id is not None and not job.answered, "answered once, and only requests"
         job.answered = True
         self._release(job.id, job)
-        self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), job.batch)
+        self._send_answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), job.place)
 
-    def _release(self, id: bytes | None, holder: Waiting | Job) -> None:
+    def _release(self, id: bytes | None, holder: Queued) -> None:
         if id is not None and self._by_id.get(id) is holder:
             del self._by_id[id]
 

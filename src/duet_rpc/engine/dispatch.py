@@ -1,12 +1,13 @@
 """One request in, one answer or nothing out. The only place where exceptions become wire errors.
 
-The walk of a request: method -> id and notification rule -> key rule -> params -> ledger ->
-handler. `prepare` goes as far as the params, `run` and `run_async` do the rest; what a handler
-raises becomes an answer in `_failure` and nowhere else, and tells the peer nothing that was not
-meant for it.
+The walk of a request: method -> id and notification rule -> params -> key rule -> ledger ->
+handler. A plain request has passed the first three when `intake` has decoded it, and `admit` goes
+on; any other is taken as far by `prepare`. `run` and `run_async` do the rest. What a handler raises
+becomes an answer in `failure` and nowhere else, and tells the peer nothing that was not meant for
+it.
 
 The common case, a query of plain params with an id, takes the same walk in a straight line
-(`straight.py`), which comes here with what is rare.
+(`intake`), which comes here with what is rare.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.context import Context, Origin, Peer
-from duet_rpc.engine.intake import Unserializable, straight_line
+from duet_rpc.engine.intake import Plain, Unserializable, compile_intake
 from duet_rpc.engine.log import Log, Silence
-from duet_rpc.engine.parameters import KEY, Bound
+from duet_rpc.engine.parameters import KEY
 from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -45,6 +46,7 @@ from duet_rpc.wire.messages import (
     Request,
     encode_error,
     error_object,
+    raw_params,
 )
 from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 
@@ -84,53 +86,39 @@ class CommandLedger(Protocol):
         ...
 
 
-class Job:
+class Job(Struct, eq=False):
     """One request or notification that has passed every rule before the handler."""
 
-    __slots__ = (
-        "answered",
-        "batch",
-        "bound",
-        "connection_id",
-        "context",
-        "correlation_id",
-        "has_begun",
-        "id",
-        "key",
-        "method",
-        "params",
-        "running",
-    )
+    id: bytes | None
+    """The raw id to answer under; None for a notification."""
+    method: Method
+    values: Any
+    """The decoded params."""
+    connection_id: str
+    params: bytes | None = None
+    """The params as they came, if the ledger needs them."""
+    context: Context | None = None
+    key: str | None = None
+    """The idempotency key of a command, if it has one."""
+    is_recorded: bool = False
+    """Whether the ledger runs it."""
+    correlation_id: str = ""
+    """Empty until the first log line needs one."""
+    answered: bool = False
+    """True once the peer has its answer, or will never get one."""
+    place: Any = None
+    """Where the answer goes if the request came in a batch."""
+    running: Any = None
+    """What the host needs to cancel the handler."""
+    has_begun: bool = False
+    """Whether the handler has been called; one that waits for another run has not."""
+    size: int = 0
+    """What it costs in the queue; 0 once it has begun."""
 
-    def __init__(
-        self,
-        id: bytes | None,
-        method: Method,
-        bound: Bound,
-        params: bytes | None,
-        context: Context | None,
-        key: str | None,
-        connection_id: str,
-    ) -> None:
-        self.id = id
-        """The raw id to answer under; None for a notification."""
-        self.method = method
-        self.bound = bound
-        self.params = params
-        self.context = context
-        self.key = key
-        """The idempotency key of a command, if it has one."""
-        self.connection_id = connection_id
-        self.correlation_id = "" if context is None else context.correlation_id
-        """Empty until the first log line needs one."""
-        self.answered = False
-        """True once the peer has its answer, or will never get one."""
-        self.batch: Any = None
-        """Where the answer goes if the request came in a batch."""
-        self.running: Any = None
-        """What the host needs to cancel the handler."""
-        self.has_begun = False
-        """Whether the handler has been called; one that waits for another run has not."""
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.name
 
     @property
     def may_be_stopped(self) -> bool:
@@ -152,6 +140,8 @@ Failure: TypeAlias = Callable[..., RpcError]
 
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
+_PLAIN_IDS = frozenset(b'"-0123456789')
+"""How a string and a number begin; null has rules of its own."""
 
 
 _COROUTINE = "Encoding objects of type coroutine is unsupported"
@@ -189,8 +179,11 @@ class Dispatcher:
         self.spent: Any = None
         """The last large message that was answered. To free it takes as long as to read its answer,
         so whoever has sent the answer does that then."""
-        simple = [method for method in service if self._is_simple(method)]
-        self.answer_at_once = straight_line(simple, policy, self) if simple else None
+        methods = [each for each in service if each.name not in (dialect.cancel, dialect.progress)]
+        simple = [method for method in methods if self._is_simple(method)]
+        self.intake = compile_intake(methods, simple, policy, self) if methods else None
+        """What reads plain requests."""
+        self.answer_at_once = None if self.intake is None else self.intake.answer_at_once
 
     def forked(self, leave: Callable[[BaseException | None], object]) -> None:
         """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
@@ -204,6 +197,34 @@ class Dispatcher:
         """Tell the time, if anything here depends on it."""
         return None if self._ledger is None else self._ledger.now()
 
+    def admit(
+        self,
+        message: Plain,
+        body: bytes | bytearray,
+        peer: Peer,
+        origin: Origin,
+    ) -> Job:
+        """Make the job of a plain request; raise the `RpcError` of the first rule that it breaks.
+
+        Nothing is kept of one that is refused: the long way may be asked about it again.
+        """
+        sent_id, method, values = message.id, message.served, message.params
+        if sent_id is UNSET:
+            id = None
+        else:
+            id = bytes(sent_id) if isinstance(sent_id, Raw) else _encode(sent_id)
+            if id[0] not in _PLAIN_IDS:
+                raise InvalidRequest()
+        job = Job(id, method, values, origin.connection_id)
+        parameters = method.parameters
+        if parameters.takes_key or parameters.context is not None:
+            key = values.idempotency_key if parameters.takes_key else UNSET
+            meta = values._meta if parameters.holds_meta else UNSET
+            self._complete(job, key, meta, peer, origin)
+            if job.is_recorded:
+                job.params = raw_params(body)
+        return job
+
     def prepare(
         self,
         message: Request | Notification,
@@ -216,43 +237,60 @@ class Dispatcher:
         `read_at` is when the message was read, if that was not just now.
         """
         id = message.id if isinstance(message, Request) else None
-        connection_id = origin.connection_id
         method = self.service.get(message.method)
         if method is None:
             name = printable(message.method)
             raise MethodNotFound(data={"detail": f"no method '{name}' is served here"})
         self._check_id(method, id)
+        job = Job(id, method, None, origin.connection_id, message.params)
         try:
             bound = method.parameters.bind(message.params)
         except BaseException as error:  # InvalidParams, or out of a type's own check
-            job = Job(id, method, Bound(None), None, None, None, connection_id)
             raise self.failure(error, job, "a type of the params failed") from None
-        meta = NO_META if bound.meta is UNSET else read_meta(bound.meta)
+        job.values = bound.values
+        self._complete(job, bound.key, bound.meta, peer, origin, read_at)
+        return job
+
+    def _complete(
+        self,
+        job: Job,
+        sent_key: Raw | UnsetType,
+        sent_meta: Raw | UnsetType,
+        peer: Peer,
+        origin: Origin,
+        read_at: float | None = None,
+    ) -> None:
+        """Apply the rules for what travels beside params; make the context if one is asked for."""
+        method, ledger = job.method, self._ledger
+        meta = NO_META if sent_meta is UNSET else read_meta(sent_meta)
         key = retry = None
         if method.kind is Kind.COMMAND:
-            key = read_key(bound.key, meta, method.name, required=self.policy.key_required)
+            key = read_key(sent_key, meta, method.name, required=self.policy.key_required)
             retry = read_retry(meta)
-        method.parameters.give_key(bound, key)
-        context = None
-        if method.parameters.context is not None or key is not None or _needs_ledger(method):
-            trace_parent = read_short(meta.traceparent)
-            context = Context(
-                peer,
-                method.name,
-                correlation_id=self.correlation_id(id, connection_id),
-                origin=origin,
-                idempotency_key=key,
-                trace_parent=trace_parent if isinstance(trace_parent, str) else None,
-            )
-            token = read_short(meta.progressToken)
+            method.parameters.give_key(job.values, key)
+        is_recorded = key is not None or method.promise is Promise.TRANSACTIONAL
+        if not is_recorded and method.parameters.context is None:
+            return
+        job.key = key
+        job.is_recorded = is_recorded and ledger is not None
+        job.correlation_id = self.correlation_id(job.id, job.connection_id)
+        job.context = context = Context(
+            peer,
+            method.name,
+            correlation_id=job.correlation_id,
+            origin=origin,
+            idempotency_key=key,
+        )
+        if meta is not NO_META:
+            trace_parent, token = read_short(meta.traceparent), read_short(meta.progressToken)
+            context.trace_parent = trace_parent if isinstance(trace_parent, str) else None
             context.progress_token = None if token is UNSET else token
-            context.retry = retry
-            # An age of zero: no try before this one can have had an effect.
-            if retry is not None and retry.age_ms and self._ledger is not None:
-                context.first_sent = self._ledger.first_sent(
-                    retry.age, self._ledger.now() if read_at is None else read_at
-                )
-        return Job(id, method, bound, message.params, context, key, connection_id)
+        context.retry = retry
+        # An age of zero: no try before this one can have had an effect.
+        if retry is not None and retry.age_ms and ledger is not None:
+            context.first_sent = ledger.first_sent(
+                retry.age, ledger.now() if read_at is None else read_at
+            )
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
         policy = self.policy
@@ -305,18 +343,14 @@ class Dispatcher:
     def run(self, job: Job) -> bytes:
         """Run a `def` to its end; never raises."""
         try:
-            if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
+            if job.is_recorded and self._ledger is not None:
                 return self._ledger.run(job, partial(self._call, job), self.failure)
             return self._call(job, None)
         except BaseException as error:  # a handler's SystemExit does not end the server
             return self.broken_off(error, job, "handler failed")
 
-    def may_wait(self, job: Job) -> bool:
-        """Tell whether a `def` may have to wait for another run of the same command."""
-        return self._ledger is not None and (job.key is not None or _needs_ledger(job.method))
-
     async def run_yielding(self, job: Job) -> bytes:
-        """Run a `def` that `may_wait`, and suspend while it waits; never raises."""
+        """Run a `def` of a recorded job, and suspend while it waits for another; never raises."""
         assert self._ledger is not None, "there is one to wait for"
         try:
             return await self._ledger.run_yielding(job, partial(self._call, job), self.failure)
@@ -325,11 +359,20 @@ class Dispatcher:
         except BaseException as error:
             return self.broken_off(error, job, "handler failed")
 
+    async def run_async(self, job: Job) -> bytes:
+        """Run an `async def` to its end; never raises."""
+        try:
+            if job.is_recorded and self._ledger is not None:
+                work = partial(self._call_async, job)
+                return await self._ledger.run_async(job, work, self.failure)
+            return await self._call_async(job, None)
+        except BaseException as error:
+            return self.broken_off(error, job, "handler failed")
+
     def _call(self, job: Job, transaction: Any) -> bytes:
-        call = job.method.parameters.call
         job.has_begun = True
         try:
-            result = call(job.bound.values, job.context, transaction)
+            result = job.method.parameters.call(job.values, job.context, transaction)
         except BaseException as error:
             if self.leave is not None:
                 self.leave(error)
@@ -338,21 +381,10 @@ class Dispatcher:
             self.leave(None)
         return result_member(result)
 
-    async def run_async(self, job: Job) -> bytes:
-        """Run an `async def` to its end; never raises."""
-        try:
-            if self._ledger is not None and (job.key is not None or _needs_ledger(job.method)):
-                work = partial(self._call_async, job)
-                return await self._ledger.run_async(job, work, self.failure)
-            return await self._call_async(job, None)
-        except BaseException as error:
-            return self.broken_off(error, job, "handler failed")
-
     async def _call_async(self, job: Job, transaction: Any) -> bytes:
-        call = job.method.parameters.call
         job.has_begun = True
         try:
-            result = await call(job.bound.values, job.context, transaction)
+            result = await job.method.parameters.call(job.values, job.context, transaction)
         except BaseException as error:
             if self.leave is not None:
                 self.leave(error)
@@ -431,16 +463,19 @@ class Dispatcher:
         """The answer has gone: free the message."""
         self.spent = None
 
-    def notified(self, message: Any, connection_id: str) -> bytes | None:
+    def notified(self, message: Any, connection_id: str) -> bytes | Plain | None:
         """Run a notification; nothing is answered. None if the long way has to refuse it."""
         if not message.notifiable:
             return None
+        if message.call is None:
+            plain: Plain = message
+            return plain  # to be run by others
         try:
             message.call()
             if self.leave is not None:
                 self.leave(None)
         except BaseException as error:
-            job = Job(None, message.served, Bound(None), None, None, None, connection_id)
+            job = Job(None, message.served, None, connection_id)
             self.failure(error, job)
             self.log.note(
                 "error",
@@ -455,7 +490,7 @@ class Dispatcher:
     def failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         """Make the answer to a message whose handler, or whose result, has failed."""
         id = _encode(message.id)
-        job = Job(id, message.served, Bound(None), None, None, None, connection_id)
+        job = Job(id, message.served, None, connection_id)
         return encode_error(id, self.failure(error, job))
 
     def _is_simple(self, method: Method) -> bool:
@@ -490,11 +525,6 @@ def overloaded() -> Overloaded:
     """Make the refusal of a request for which there is no room now."""
     detail = "nothing was started: wait a moment, then send it again"
     return Overloaded(data={"detail": detail, "retry_after_ms": RETRY_AFTER_MS})
-
-
-def _needs_ledger(method: Method) -> bool:
-    """Tell whether a command cannot run without the ledger, though it may come without a key."""
-    return method.promise is Promise.TRANSACTIONAL
 
 
 def result_member(result: Any) -> bytes:

@@ -74,7 +74,7 @@ class HookedDispatcher(Dispatcher):
         self, service: Service, policy: Policy, *, hooks: Sequence[Hooks], **options: Any
     ) -> None:
         super().__init__(service, policy, **options)
-        self.answer_at_once = None
+        self.intake = self.answer_at_once = None
         self._hooks = check_hooks(hooks, has_async=any(method.is_async for method in service))
         self._middleware = [hook for hook in self._hooks if wraps(hook, "around")]
         self._async_middleware = [hook for hook in self._hooks if wraps(hook, "around_async")]
@@ -264,19 +264,18 @@ class HookedConnection(Connection):
         super()._note_fault(text, id, reason)
         self._tell(FrameFault(self.origin, reason))
 
-    def _refuse(self, message: Request | Notification, place: Place, error: RpcError) -> None:
-        self._tell_refused(message, error)
-        super()._refuse(message, place, error)
+    def _refuse(self, method: str, id: bytes | None, place: Place, error: RpcError) -> None:
+        self._tell_refused(method, id, error)
+        super()._refuse(method, id, place, error)
 
-    def _tell_refused(self, message: Request | Notification, error: RpcError) -> None:
-        id = message.id if isinstance(message, Request) else None
+    def _tell_refused(self, method: str, id: bytes | None, error: RpcError) -> None:
         named = None if id is None else self.dispatcher.correlation_id(id, self.id)
-        self._tell(RequestRefused(self.origin, message.method, named, error))
+        self._tell(RequestRefused(self.origin, method, named, error))
 
-    def _refuse_cancelled(self, message: Request | Notification, place: Place) -> None:
-        super()._refuse_cancelled(message, place)
+    def _refuse_cancelled(self, method: str, id: bytes, place: Place) -> None:
+        super()._refuse_cancelled(method, id, place)
         if not self.dialect.answers_cancelled:
-            self._tell_refused(message, Cancelled())
+            self._tell_refused(method, id, Cancelled())
 
 
 class HookedCalls(Calls):

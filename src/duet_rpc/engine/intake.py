@@ -1,35 +1,65 @@
-"""The common request in a straight line: one decode, the call, one encode.
+"""The front door of every method: a plain request is decoded, envelope and params, in one pass.
 
-`straight_line` compiles one function for the methods that need nothing of the long way: queries of
-plain params that run where they are read. It reads envelope and params in one pass and gives up, by
-returning None, on anything odd: the long way then says what it is, and nothing has been run.
+`compile_intake` makes one union of the types of all methods. A query of plain params that runs
+where it is read goes on in a straight line: one decode, the call, one encode. Of every other method
+the typed request is handed on, to be run. What is odd (a batch with other methods, an id spelled in
+a way of its own, params that do not fit) is given up by returning None: the long way then says what
+it is, and nothing has been run.
 
 Laws of this file:
 - What is answered here is answered as the long way would, byte for byte.
 - A type that leaves bytes unread or may nest without end is not trusted: the body is looked at once
   more (decision 12).
+- What has to wait is decoded when it has its turn, unless its types are plain ones and it is small:
+  values may take many times the room of their text, and a class's own checks have their turn too.
 """
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, Union
+from typing import Any, Literal, NamedTuple, Protocol, Union
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.policy import Notifications, Policy
-from duet_rpc.service import Method
+from duet_rpc.service import Kind, Method
 from duet_rpc.startup import pattern
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import encode_batch, is_json_text
 
 
-class AnswerAtOnce(Protocol):
-    """The straight line: a body in, its answer out, or None if it has to go the long way."""
+class Plain(Protocol):
+    """A plain request, decoded with the types of its method."""
 
-    def __call__(self, body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
+    id: int | str | Raw | UnsetType
+    """As it was spelled, of a method that is not answered here."""
+    params: Any
+    served: Method
+    notifiable: bool
+    """Whether it may come without an id."""
+
+    def __len__(self) -> int:
+        """Be as long as an answer that there is none of: so a connection need not ask for it."""
+        ...
+
+
+class AnswerAtOnce(Protocol):
+    """The straight line: a body in, its answer out; None if it has to go the long way.
+
+    A plain request that needs more than a call comes back decoded.
+    """
+
+    def __call__(self, body: bytes | bytearray, connection_id: str = "", /) -> bytes | Plain | None:
         """Answer one message if it is a plain request."""
+        ...
+
+
+class Read(Protocol):
+    """Decodes a body; None if it has to go the long way."""
+
+    def __call__(self, body: bytes | bytearray, /) -> Plain | None:
+        """Decode one message if it is a plain request."""
         ...
 
 
@@ -45,7 +75,7 @@ class LongWay(Protocol):
         """Make the answer to a message whose handler, or whose result, has failed."""
         ...
 
-    def notified(self, message: Any, connection_id: str) -> bytes | None:
+    def notified(self, message: Any, connection_id: str) -> bytes | Plain | None:
         """Run a notification; nothing is answered. None if the long way has to refuse it."""
         ...
 
@@ -73,30 +103,52 @@ _HEAD = 256
 _ODD = "the long way says what is wrong with it"
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
+_SMALL_WAITING = 1024
+"""Bytes of a request that takes less room decoded than in parts."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) -> AnswerAtOnce:
-    """Compile the walk for these methods."""
-    max_batch, max_depth = policy.max_batch, policy.max_depth
+class Intake(NamedTuple):
+    """What a connection asks first about a body."""
+
+    answer_at_once: AnswerAtOnce
+    read: Read
+    """For what can begin now, beside what runs."""
+    read_waiting: Read
+    """For what has to wait its turn."""
+
+
+def compile_intake(
+    methods: Sequence[Method], simple: Sequence[Method], policy: Policy, others: LongWay
+) -> Intake:
+    """Compile the front door of these methods; simple are those that are answered here."""
+    max_batch, max_depth = policy.max_batch if simple else 0, policy.max_depth
     small = 2 * max_depth  # what is nested n deep has 2n bytes at least
     failed, notified, batches = others.failed, others.notified, others.batches
+    answered = {method.name for method in simple}
+    closed: set[type[Struct]] = set()
+    """Their types read every byte of a request, and keep it from nesting too deep."""
 
     def is_closed(nesting: float) -> bool:
         return nesting + _OUTER_NESTING <= max_depth
 
-    alone = len(methods) == 1
-    kinds = [_envelope(m, m.parameters.struct, policy, alone) for m in methods]
-    envelopes: Any = Union[tuple(kinds)]  # noqa: UP007
+    def union(some: Sequence[Method]) -> Any:
+        """Define what a request of these methods may be; each class belongs to one union."""
+        kinds = []
+        for method in some:
+            parameters = method.parameters
+            is_simple = method.name in answered
+            kind = _envelope(method, parameters.typed, policy, len(some) == 1, is_simple)
+            kinds.append(kind)
+            if is_simple and is_closed(parameters.nesting):
+                closed.add(kind)
+        return Union[tuple(kinds)]  # noqa: UP007
+
+    envelopes: Any = union(methods)
     decode = msgspec.json.Decoder(envelopes).decode
-    decode_batch = msgspec.json.Decoder(list[envelopes]).decode
-    closed = {
-        kind
-        for kind, method in zip(kinds, methods, strict=True)
-        if is_closed(method.parameters.nesting)
-    }
-    """Their types read every byte of a request, and keep it from nesting too deep."""
+    in_batch: Any = envelopes if len(simple) in (0, len(methods)) else union(simple)
+    decode_batch = msgspec.json.Decoder(list[in_batch]).decode
 
     def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
         """Look at what the types have not: with closed ones, that is `_meta` alone."""
@@ -129,12 +181,12 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
     @functools.cache
     def shallow(name: str) -> tuple[Callable[[Any], Any], bool]:
         """Make what decodes the large requests of one method, when the first one comes."""
-        method = next(method for method in methods if method.name == name)
+        method = next(method for method in simple if method.name == name)
         params, nesting = method.parameters.shallow()
-        kind = _envelope(method, params, policy, alone=True)
+        kind = _envelope(method, params, policy, alone=True, is_simple=True)
         return msgspec.json.Decoder(kind).decode, is_closed(nesting)
 
-    def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> bytes | None:
+    def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> Any:
         try:
             if len(body) <= small and body.isascii():
                 message = decode(body)
@@ -146,6 +198,8 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
             return None
         id = message.id
         if type(id) is not int or not id:
+            if type(id) is Raw:
+                return message  # to be run by others
             if id is UNSET:
                 return notified(message, connection_id)
             # Zero may have been spelled -0, and a string with an escape in several ways.
@@ -213,7 +267,43 @@ def straight_line(methods: Sequence[Method], policy: Policy, others: LongWay) ->
             del answer  # the error knows this frame
             return encoded_otherwise(message, result, error, connection_id)
 
-    return answer_at_once
+    def read(body: bytes | bytearray, decode: Callable[[Any], Any] = decode, /) -> Any:
+        try:
+            if len(body) <= small and body.isascii():
+                message = decode(body)
+            elif len(body) >= LARGE:
+                return None
+            else:
+                message = decode(body)
+                if not is_text(body, (type(message),)):
+                    return None
+        except BaseException:
+            return None
+        id = message.id
+        if type(id) is not int or not id:
+            if type(id) is Raw:
+                return message
+            if id is UNSET:
+                return message if message.notifiable else None
+            if b"\\" in body or (not id and b"-0" in body):
+                return None
+        return message
+
+    def read_waiting(body: bytes | bytearray, /) -> Any:
+        decode = decode_plain() if len(body) <= _SMALL_WAITING else None
+        return None if decode is None else read(body, decode)
+
+    @functools.cache
+    def decode_plain() -> Callable[[Any], Any] | None:
+        """Make what decodes requests of plain types, when the first one has to wait."""
+        plain = [method for method in methods if is_closed(method.parameters.nesting)]
+        return msgspec.json.Decoder(union(plain)).decode if plain else None
+
+    return Intake(answer_at_once, read, read_waiting)
+
+
+def _nothing(message: Any) -> int:
+    return 0
 
 
 def _is_plain(body: bytes | bytearray, messages: list[Any], max_batch: int) -> bool:
@@ -233,7 +323,9 @@ def _is_plain(body: bytes | bytearray, messages: list[Any], max_batch: int) -> b
     )
 
 
-def _envelope(method: Method, params: type[Struct], policy: Policy, alone: bool) -> type[Struct]:
+def _envelope(
+    method: Method, params: Any, policy: Policy, alone: bool, is_simple: bool
+) -> type[Struct]:
     """Define the envelope of one method's requests, with its params typed."""
     # A tag may be missing where there is nothing to tell apart, but a method may not.
     tag: dict[str, Any] = {} if alone else {"tag_field": "method", "tag": method.name}
@@ -243,17 +335,21 @@ def _envelope(method: Method, params: type[Struct], policy: Policy, alone: bool)
     if any(parameter.required for parameter in method.parameters.listed):
         fields.append(("params", params))
     else:
-        fields.append(("params", params, msgspec.field(default_factory=params)))
-    fields.append(("id", int | str | UnsetType, UNSET))
+        empty = list if method.parameters.rest is not UNSET else params
+        fields.append(("params", params, msgspec.field(default_factory=empty)))
+    fields.append(("id", (int | str if is_simple else Raw) | UnsetType, UNSET))
+    needs_id = method.kind is Kind.COMMAND and policy.command_needs_id
+    allowed = method.notification_allowed or policy.notifications is Notifications.ANY
     return msgspec.defstruct(
         "Request",
         fields,
         namespace={
-            "call": method.parameters.call_message,
+            "call": method.parameters.call_message if is_simple else None,
             "served": method,
-            "notifiable": method.notification_allowed or policy.notifications is Notifications.ANY,
+            "notifiable": allowed and not needs_id,
+            "__len__": _nothing,
         },
-        gc=params.__struct_config__.gc,
+        gc=method.parameters.rest is not UNSET or params.__struct_config__.gc,
         kw_only=True,
         forbid_unknown_fields=True,
         **tag,

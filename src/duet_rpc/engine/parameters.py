@@ -80,6 +80,8 @@ class Parameters:
         self.call = call
         self.call_message = call_message
         """The same for a message with such `params` and nothing else, as a method of its class."""
+        self.holds_meta = rest is UNSET and all(p.name != META for p in listed)
+        """Whether `typed` params may have brought a `_meta` beside them."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
         self._nestings = nestings
@@ -93,6 +95,9 @@ class Parameters:
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
         self.struct = self._define(method, array_like=False)
+        self.typed: Any = self.struct if rest is UNSET else list[rest]
+        """What the params of a plain request are decoded into: an array where the handler takes
+        `*args`, else an object."""
         self._by_name = msgspec.json.Decoder(self.struct)
         self._method = method
         self._positional: msgspec.json.Decoder[Any] | None = None
@@ -142,14 +147,14 @@ class Parameters:
             return invalid(KEY, f"no key ({self._method} is a query)", "a key")
         return refused
 
-    def give_key(self, bound: Bound, key: str | None) -> None:
+    def give_key(self, values: Any, key: str | None) -> None:
         """Hand the idempotency key, or None if there is none, to a handler that asks for it."""
         wanted = self._key
         if wanted is None:
             return
         if key is None and wanted.required:
             raise invalid(KEY, type_name(wanted.hint), "nothing")
-        setattr(bound.values, KEY, wanted.default if key is None else key)
+        setattr(values, KEY, wanted.default if key is None else key)
 
     def shallow(self) -> tuple[type[msgspec.Struct], float]:
         """Define the struct again, for large params, and say how deep they nest then.

@@ -7,6 +7,7 @@ same process. It only counts; what a full queue means is the connection's busine
 from collections import deque
 from typing import TypeAlias
 
+from duet_rpc.engine.dispatch import Job
 from duet_rpc.wire.messages import NULL, Notification, Request
 
 
@@ -32,8 +33,17 @@ Place: TypeAlias = tuple[BatchAnswers, int] | None
 """Where an answer goes: into a batch at an index, or out by itself."""
 
 
+def cost(size: int) -> int:
+    """Say what a body of so many bytes costs in the queue.
+
+    It holds more than its own bytes: the allocator's share, and the read and the frame that the
+    next one is being made of.
+    """
+    return size + size // 4
+
+
 class Waiting:
-    """A request in the queue, or an answer that has its place in the order."""
+    """A request that is decoded when it starts, or an answer that has its place in the order."""
 
     __slots__ = ("answer", "message", "place", "read_at", "size")
 
@@ -41,13 +51,25 @@ class Waiting:
         self, message: Request | Notification | None, size: int, place: Place, answer: bytes = b""
     ) -> None:
         self.message = message
-        # A body in the queue holds more than its own bytes: the allocator's share, and the read and
-        # the frame that the next one is being made of. So the limit is on what the queue costs.
-        self.size = size + size // 4
+        self.size = cost(size)
         self.place = place
         self.answer = answer
         self.read_at: float | None = None
         """When it was read, if that will be asked for: of retries, which tell their age."""
+
+    @property
+    def id(self) -> bytes | None:
+        """The raw id of a request."""
+        return self.message.id if type(self.message) is Request else None
+
+    @property
+    def name(self) -> str:
+        """The name of the method that is asked for."""
+        return "" if self.message is None else self.message.method
+
+
+Queued: TypeAlias = Waiting | Job
+"""What is in the queue; a plain request is a job already."""
 
 
 class Budget:
@@ -68,7 +90,7 @@ class RequestQueue:
         """Shared with other connections of a server that has several."""
         self._max_requests = max_requests
         self._max_bytes = max_bytes
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[Queued] = deque()
         """To be looked at; changed only by the methods below."""
         self._bytes = 0
 
@@ -77,24 +99,24 @@ class RequestQueue:
         """This connection has as much waiting as it may."""
         return len(self.waiting) >= self._max_requests or self._bytes >= self._max_bytes
 
-    def append(self, waiting: Waiting) -> None:
+    def append(self, waiting: Queued) -> None:
         """Let something wait behind all others."""
         self.waiting.append(waiting)
         self._count(waiting.size)
 
-    def set_aside(self) -> list[Waiting]:
+    def set_aside(self) -> list[Queued]:
         """Take out everything, to be appended again."""
         waiting = list(self.waiting)
         self.clear()
         return waiting
 
-    def popleft(self) -> Waiting:
+    def popleft(self) -> Queued:
         """Take out what has waited longest."""
         waiting = self.waiting.popleft()
         self._count(-waiting.size)
         return waiting
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: Queued) -> None:
         """Take out something that need not wait any longer."""
         self.waiting.remove(waiting)
         self._count(-waiting.size)
@@ -104,11 +126,10 @@ class RequestQueue:
         self.waiting.clear()
         self._count(-self._bytes)
 
-    def find(self, id: bytes) -> Waiting | None:
+    def find(self, id: bytes) -> Queued | None:
         """Find the first request with this id; null is nobody's."""
         for waiting in self.waiting:
-            message = waiting.message
-            if type(message) is Request and message.id == id != NULL:
+            if waiting.id == id != NULL:
                 return waiting
         return None
 

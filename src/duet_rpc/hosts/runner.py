@@ -140,7 +140,7 @@ class LoopRunner:
 
     def _run_in_thread(self, job: Job) -> None:
         dispatcher = self._connection.dispatcher
-        if dispatcher.may_wait(job):
+        if job.is_recorded:  # it may have to wait for another run of the same command
             self.go_on_in_thread(job, dispatcher.run_yielding(job))
         else:
             self.host.post(self._finish, job, dispatcher.run(job))

@@ -311,6 +311,12 @@ def _decode_single(body: bytes | bytearray | Raw) -> Single:
     return _invalid(id, detail, is_answer=_is_answer(envelope, id))
 
 
+def raw_params(body: bytes | bytearray) -> bytes | None:
+    """Take the params out of a request that is known to be a good one."""
+    params = _decode_envelope(body).params
+    return None if params is UNSET else bytes(params)
+
+
 def _is_answer(envelope: _Envelope, id: bytes | None) -> bool:
     """Tell whether someone waits for this: by its id, or by its result if it has no usable one.
 
