@@ -84,58 +84,34 @@ class Sent:
 _SENT = Sent()
 
 
-class Context:
+class Context(Struct, eq=False):
     """The request being answered. Made for each call; do not keep it longer than the call."""
 
-    __slots__ = (
-        "_peer",
-        "_progressed",
-        "cancelled",
-        "correlation_id",
-        "deadline",
-        "first_sent",
-        "idempotency_key",
-        "is_over",
-        "method",
-        "origin",
-        "progress_token",
-        "retry",
-        "trace_parent",
-    )
+    _peer: Peer
+    method: str
+    correlation_id: str
+    """The request's id as text, or a generated one; it stands on every log line."""
+    origin: Origin
+    """Who is calling, and through what."""
+    idempotency_key: str | None = None
+    deadline: float | None = None
+    """When the caller gives up, on the monotonic clock; None if never."""
+    trace_parent: str | None = None
+    """The W3C trace context that came in `params._meta.traceparent`."""
+    progress_token: Any = None
+    """What the caller wants progress under, as it came in `params._meta.progressToken`."""
+    _progressed: Any = None
+    retry: RetryAge | None = None
+    """Which attempt at a command this is, and how old the first one; None for the first."""
+    first_sent: float | None = None
+    """When the first attempt was sent at the latest, on the monotonic clock; of retries."""
+    cancelled: bool = False
+    """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
+    is_over: bool = False
+    """True once the handler has ended."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        method: str,
-        *,
-        correlation_id: str,
-        origin: Origin,
-        deadline: float | None = None,
-        idempotency_key: str | None = None,
-        trace_parent: str | None = None,
-    ) -> None:
-        self._peer = peer
-        self.method = method
-        self.correlation_id = correlation_id
-        """The request's id as text, or a generated one; it stands on every log line."""
-        self.origin = origin
-        """Who is calling, and through what."""
-        self.deadline = deadline
-        """When the caller gives up, on the monotonic clock; None if never."""
-        self.idempotency_key = idempotency_key
-        self.trace_parent = trace_parent
-        """The W3C trace context that came in `params._meta.traceparent`."""
-        self.progress_token: Any = None
-        """What the caller wants progress under, as it came in `params._meta.progressToken`."""
-        self._progressed: Any = None
-        self.retry: RetryAge | None = None
-        """Which attempt at a command this is, and how old the first one; None for the first."""
-        self.first_sent: float | None = None
-        """When the first attempt was sent at the latest, on the monotonic clock; of retries."""
-        self.cancelled = False
-        """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
-        self.is_over = False
-        """True once the handler has ended."""
+    def __repr__(self) -> str:
+        return f"<Context of {self.method}, request {self.correlation_id}>"
 
     @property
     def principal(self) -> str:

@@ -595,12 +595,17 @@ def test_what_needs_more_than_a_call_comes_back_decoded(method: str) -> None:
         assert (job.id, job.method.name, job.size) == (b'"x"', method, 0)
 
 
-def test_only_what_is_small_and_of_plain_types_is_decoded_before_its_turn() -> None:
-    intake = dispatcher(SPEC).intake
+def test_only_what_is_small_and_made_of_scalars_is_decoded_before_its_turn() -> None:
+    service = make()
+    service.query(name="sum")(lambda *values: sum(values))
+    service.query(name="each")(lambda a: a)
+    intake = Dispatcher(service, SPEC).intake
     assert intake is not None
     assert intake.read_waiting(body("later", '{"a":1}')) is not None
     assert intake.read_waiting(body("pay", '{"amount":1}')) is not None
     assert intake.read_waiting(body("fragile", '{"a":{"kind":"good"}}')) is None
+    assert intake.read_waiting(body("sum", "[1,2]")) is None
+    assert intake.read_waiting(body("each", '{"a":1}')) is None  # it may be anything
     assert intake.read_waiting(body("later", '{"a":1}' + " " * 1100)) is None
 
 

@@ -274,23 +274,17 @@ class Dispatcher:
         job.key = key
         job.is_recorded = is_recorded and ledger is not None
         job.correlation_id = self.correlation_id(job.id, job.connection_id)
-        job.context = context = Context(
-            peer,
-            method.name,
-            correlation_id=job.correlation_id,
-            origin=origin,
-            idempotency_key=key,
-        )
+        context = Context(peer, method.name, job.correlation_id, origin, key)
+        job.context = context
         if meta is not NO_META:
             trace_parent, token = read_short(meta.traceparent), read_short(meta.progressToken)
             context.trace_parent = trace_parent if isinstance(trace_parent, str) else None
             context.progress_token = None if token is UNSET else token
-        context.retry = retry
-        # An age of zero: no try before this one can have had an effect.
-        if retry is not None and retry.age_ms and ledger is not None:
-            context.first_sent = ledger.first_sent(
-                retry.age, ledger.now() if read_at is None else read_at
-            )
+            context.retry = retry
+            # An age of zero: no try before this one can have had an effect.
+            if retry is not None and retry.age_ms and ledger is not None:
+                at = ledger.now() if read_at is None else read_at
+                context.first_sent = ledger.first_sent(retry.age, at)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
         policy = self.policy

@@ -10,13 +10,13 @@ Laws of this file:
 - What is answered here is answered as the long way would, byte for byte.
 - A type that leaves bytes unread or may nest without end is not trusted: the body is looked at once
   more (decision 12).
-- What has to wait is decoded when it has its turn, unless its types are plain ones and it is small:
-  values may take many times the room of their text, and a class's own checks have their turn too.
+- What has to wait is decoded when it has its turn, unless it is small and its params are scalars:
+  others may take many times the room of their text, and a class's own checks have their turn too.
 """
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Union
+from typing import Any, Literal, Protocol, TypeAlias, Union
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -29,8 +29,8 @@ from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import encode_batch, is_json_text
 
 
-class Plain(Protocol):
-    """A plain request, decoded with the types of its method."""
+class Plain:
+    """A plain request, decoded with the types of its method: what all their classes have."""
 
     id: int | str | Raw | UnsetType
     """As it was spelled, of a method that is not answered here."""
@@ -41,7 +41,7 @@ class Plain(Protocol):
 
     def __len__(self) -> int:
         """Be as long as an answer that there is none of: so a connection need not ask for it."""
-        ...
+        return 0
 
 
 class AnswerAtOnce(Protocol):
@@ -55,12 +55,8 @@ class AnswerAtOnce(Protocol):
         ...
 
 
-class Read(Protocol):
-    """Decodes a body; None if it has to go the long way."""
-
-    def __call__(self, body: bytes | bytearray, /) -> Plain | None:
-        """Decode one message if it is a plain request."""
-        ...
+Read: TypeAlias = Callable[[bytes | bytearray], Plain | None]
+"""Decodes a body; None if it has to go the long way."""
 
 
 class LongWay(Protocol):
@@ -104,12 +100,12 @@ _ODD = "the long way says what is wrong with it"
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
 _SMALL_WAITING = 1024
-"""Bytes of a request that takes less room decoded than in parts."""
+"""Bytes of a request that may wait decoded; its text, in parts, would take as much room."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Intake(NamedTuple):
+class Intake(Struct, frozen=True):
     """What a connection asks first about a body."""
 
     answer_at_once: AnswerAtOnce
@@ -147,8 +143,12 @@ def compile_intake(
 
     envelopes: Any = union(methods)
     decode = msgspec.json.Decoder(envelopes).decode
-    in_batch: Any = envelopes if len(simple) in (0, len(methods)) else union(simple)
-    decode_batch = msgspec.json.Decoder(list[in_batch]).decode
+
+    @functools.cache
+    def decode_batch() -> Callable[[Any], Any]:
+        """Make what decodes a batch of simple requests, when the first one comes."""
+        items: Any = envelopes if len(simple) == len(methods) else union(simple)
+        return msgspec.json.Decoder(list[items]).decode
 
     def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
         """Look at what the types have not: with closed ones, that is `_meta` alone."""
@@ -228,7 +228,7 @@ def compile_intake(
     def answer_batch(body: bytes | bytearray, connection_id: str) -> bytes | None:
         """Answer a batch of such requests, in their order; None if one of them is another."""
         try:
-            messages = decode_batch(body)
+            messages = decode_batch()(body)
         except BaseException:
             return None
         if not _is_plain(body, messages, max_batch) or not is_text(body, map(type, messages)):
@@ -290,20 +290,16 @@ def compile_intake(
         return message
 
     def read_waiting(body: bytes | bytearray, /) -> Any:
-        decode = decode_plain() if len(body) <= _SMALL_WAITING else None
+        decode = decode_scalars() if len(body) <= _SMALL_WAITING else None
         return None if decode is None else read(body, decode)
 
     @functools.cache
-    def decode_plain() -> Callable[[Any], Any] | None:
-        """Make what decodes requests of plain types, when the first one has to wait."""
-        plain = [method for method in methods if is_closed(method.parameters.nesting)]
+    def decode_scalars() -> Callable[[Any], Any] | None:
+        """Make what decodes requests of scalars, when the first one has to wait."""
+        plain = [m for m in methods if m.parameters.nesting == 0 and m.parameters.rest is UNSET]
         return msgspec.json.Decoder(union(plain)).decode if plain else None
 
     return Intake(answer_at_once, read, read_waiting)
-
-
-def _nothing(message: Any) -> int:
-    return 0
 
 
 def _is_plain(body: bytes | bytearray, messages: list[Any], max_batch: int) -> bool:
@@ -347,7 +343,7 @@ def _envelope(
             "call": method.parameters.call_message if is_simple else None,
             "served": method,
             "notifiable": allowed and not needs_id,
-            "__len__": _nothing,
+            "__len__": staticmethod(int),  # which is 0
         },
         gc=method.parameters.rest is not UNSET or params.__struct_config__.gc,
         kw_only=True,

@@ -90,8 +90,8 @@ class LoopRunner:
     def start(self, job: Job) -> None:
         """Run the handler where its kind runs."""
         method = job.method
-        if method.inline and not method.is_async:
-            self._run_inline(job)
+        if method.inline:  # which has no timeout, and is no async def
+            self._connection.finish(job, self._connection.dispatcher.run(job))
             return
         self._running[job] = None
         try:
@@ -117,12 +117,6 @@ class LoopRunner:
             job.answered = True  # and that is no failure
             if job.running is not None and job.may_be_stopped:
                 job.running.cancel()
-
-    def _run_inline(self, job: Job) -> None:
-        """Run a handler here and now. It keeps the loop, so no clock could end it in time."""
-        if job.method.timeout is not None:
-            set_deadline(job, self.host.now())
-        self._connection.finish(job, self._connection.dispatcher.run(job))
 
     async def _run_async(self, job: Job) -> None:
         self._finish(job, await self._connection.dispatcher.run_async(job))
