@@ -21,7 +21,7 @@ import pytest
 from duet_rpc import Server, Service, UsageError
 from duet_rpc.errors import InvalidAnswer
 from duet_rpc.ledger import open_store
-from duet_rpc.server.logs import redacted
+from duet_rpc.server.redaction import redact
 from duet_rpc.transports.address import parse_target
 from tests.daemon.process import (
     PATIENCE,
@@ -553,4 +553,4 @@ def test_an_answer_that_does_not_fit_is_told_without_its_values(asked: Any, sent
     ],
 )
 def test_what_masking_there_is(text: str, masked: str) -> None:
-    assert redacted(text) == masked
+    assert redact(text) == masked

@@ -6,7 +6,7 @@ dropped and counted beyond that. Python's own `logging` is used where handlers a
 only then imported.
 
 What the runtime itself logs holds no values of callers. The text of an unforeseen exception and the
-lines of handlers are the application's and may hold anything. `redacted` takes the common forms of
+lines of handlers are the application's and may hold anything. `redact` takes the common forms of
 secrets out of them, which helps and promises nothing: no pattern knows every secret. Without
 `log_exception_text` exceptions are logged by their types and places alone.
 """
@@ -21,51 +21,18 @@ from duet_rpc.context import Context
 from duet_rpc.errors import RpcError
 from duet_rpc.forks import tell_in_child
 from duet_rpc.hosts.loggers import HANDLERS, LEVELS, request_logger, severity_of
-from duet_rpc.startup import pattern
+from duet_rpc.server.redaction import SECRET_WORDS, redact
 from duet_rpc.tracebacks import format_places
 from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox
 
 if TYPE_CHECKING:
-    import re
     from logging import Handler, LoggerAdapter
 
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[36m", "warn": "\x1b[33m", "error": "\x1b[31m"}
 _MAX_VALUE = 300
 _MAX_KEPT = 256 * 1024
 """Bytes of lines that wait for somebody to drain our stderr."""
-
-_SECRET_WORDS = (
-    "token",
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "authorization",
-    "apikey",
-    "api_key",
-    "access_key",
-    "private_key",
-    "credential",
-    "cookie",
-)
-_SECRET = "|".join(word.replace("_", "[_-]") for word in _SECRET_WORDS)
-_HEADERS = "(?:proxy-)?authorization|(?:set-)?cookie"
-# A name, what stands between it and its value, and the value: in quotes to the closing one, in a
-# header to the end of the line, else to where a value of a query or a list would end.
-_SECRETS = rf"""(?ix)
-    (?P<header> \b(?:{_HEADERS}) \s{{0,3}} : \s{{0,3}} (?!["'\s]) ) [^\r\n]+
-    | (?P<before>
-        (?:{_SECRET}) [\w-]{{0,20}} \\? ["']? \s{{0,3}} (?:=>|[=:]|(?<=["']),) \s{{0,3}}
-        (?: [bruf]{{1,2}} (?=["']) )?
-    )
-    (?:
-        (?P<quote> \\?["']) (?:(?!(?P=quote)) (?:\\.|.))* (?P<closing> (?P=quote))?
-        | [^\s"',;&]+
-    )
-    | (?P<scheme> \b(?:bearer|basic)\s ) [\w.~+/=-]+
-    | (?P<url> \b[a-z][a-z0-9+.-]{{0,20}}:// [^\s/:@"']{{0,200}} : ) [^\s/"']*(?=@)"""
-_HOMES = r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"
 
 
 class Logs:
@@ -219,7 +186,7 @@ class Logs:
             if self._colour:
                 severity = f"{_COLOURS[severity]}{severity}\x1b[0m"
             stamp += f".{int(now % 1 * 1000):03d}Z"
-            line = f"{stamp} {severity} {_one_line(redacted(text))}{shown}\n{_indented(trace)}"
+            line = f"{stamp} {severity} {_one_line(redact(text))}{shown}\n{_indented(trace)}"
             self._put(line.encode("utf-8", "backslashreplace"))
 
     def _made_up(self) -> str:
@@ -267,19 +234,6 @@ def _nothing() -> None:
     pass
 
 
-def redacted(text: str) -> str:
-    """Take out the common forms of secrets, and whose home a path is in; a help, not a promise."""
-    if "=" in text or ":" in text or " " in text:
-        text = pattern(_SECRETS).sub(_masked, text)
-    return pattern(_HOMES).sub("~", text) if "/" in text else text
-
-
-def _masked(found: "re.Match[str]") -> str:
-    if (before := found["before"]) is not None:
-        return f"{before}{found['quote'] or ''}***{found['closing'] or ''}"
-    return f"{found['header'] or found['scheme'] or found['url']}***"
-
-
 def _text_of(id: bytes | str | None) -> str | None:
     """Say an id as text, as handlers see it; None if it says nothing."""
     if id is None or id == b"null":
@@ -296,14 +250,14 @@ def said(fields: dict[str, Any]) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    if any(word in name.lower() for word in _SECRET_WORDS):
+    if any(word in name.lower() for word in SECRET_WORDS):
         return "***"
     if isinstance(value, RpcError):
         return str(value.code)  # the rest of it is the peer's, and may hold values
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     if name == "idempotency_key":
         text = text[:8]
-    text = redacted(text if len(text) <= _MAX_VALUE else text[:_MAX_VALUE] + "...")
+    text = redact(text if len(text) <= _MAX_VALUE else text[:_MAX_VALUE] + "...")
     return f'"{_one_line(text)}"' if " " in text or text == "" else _one_line(text)
 
 
@@ -315,7 +269,7 @@ def _indented(trace: str) -> str:
     home = os.path.expanduser("~")
     if len(home) > 1:
         trace = trace.replace(home, "~")
-    return "".join(f"    {line}\n" for line in redacted(trace).splitlines())
+    return "".join(f"    {line}\n" for line in redact(trace).splitlines())
 
 
 def _handler(logs: Logs) -> "Handler":
