@@ -469,6 +469,7 @@ cancels = st.integers(1, 9).map(
 kind_batches = st.lists(kind_messages(), max_size=4).map(lambda items: "[" + ",".join(items) + "]")
 
 
+@pytest.mark.clause("messages-7")
 @given(policy=kind_policies, text=kind_messages())
 @settings(max_examples=300)
 @example(PRODUCTION, request('{"a":1,"idempotency_key":"k"}', "pay"))
@@ -486,6 +487,7 @@ def test_both_ways_give_the_same_answer_of_every_kind_of_method(policy: Policy, 
     both_ways_held(policy, set(), [text])
 
 
+@pytest.mark.clause("order-1", "ids-4")
 @given(
     policy=kind_policies,
     held=held,
