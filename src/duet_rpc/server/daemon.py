@@ -87,14 +87,18 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
     )
     connected = channel, dispatcher, endpoint.make_framing(server.policy), options
     logs.begin(__version__, **store_words(server.service, server.commands))
-    server.commands.begin()
     if os.isatty(channel.read_fd):
         logs.note("info", "waiting for messages from this terminal; Ctrl-D ends")
     life.begin()
+
+    def start(host: Any) -> None:
+        on_start(host)
+        server.commands.begin()  # no sooner: what lies in the pipe has waited until it is read
+
     try:
         if not _needs_loop(dispatcher):
-            _run_on_threads(connected, life, on_start)
-        elif not _run_on_loop(lambda: _StdioOnLoop(connected, life, logs, on_start), life, logs):
+            _run_on_threads(connected, life, start)
+        elif not _run_on_loop(lambda: _StdioOnLoop(connected, life, logs, start), life, logs):
             life.cut_off()
     except Exception as error:  # a fault of our own, not of a handler's
         logs.failure("the daemon cannot go on", OwnFault(error))
