@@ -89,6 +89,12 @@ class Watchdog:
         return _NOTHING
 
     def _watch(self) -> None:
+        try:
+            self._watch_moves()
+        except OSError:
+            pass  # a handler has closed the pipe: the reader cannot go on either, and logs that
+
+    def _watch_moves(self) -> None:
         seen: tuple[int, ...] = ()
         still = 0
         while not self._over:

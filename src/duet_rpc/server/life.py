@@ -129,10 +129,13 @@ class Life:
     # The watchdog.
 
     def _watch(self) -> None:
-        while not self.ending:
-            for number in os.read(self._wake_read, 4096):
-                if number in SIGNALS:
-                    self.end(signal.Signals(number).name)
+        try:
+            while not self.ending:
+                for number in os.read(self._wake_read, 4096):
+                    if number in SIGNALS:
+                        self.end(signal.Signals(number).name)
+        except OSError:
+            return  # a handler has closed the pipe: the main thread cannot go on, and logs that
         while not self._is_over:
             time.sleep(TICK)
             if self.left <= LAST_CHANCE and not self._has_served:
