@@ -7,17 +7,20 @@ that queueing, limits, duplicates and cancellation happen in exactly one way.
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from duet_rpc.context import Context, Origin, Peer, Reply
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import CommandLedger, Job, make_dispatcher
+from duet_rpc.engine.exchange import Exchanges
+from duet_rpc.errors import RpcError
 from duet_rpc.hooks import Hooks
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Fault, Frame, Framing, HeaderFraming, whole
+from duet_rpc.wire.framing.whole import WholeFraming
 
 
 class Wire(bytes):
@@ -58,6 +61,7 @@ class HandHost:
     def __init__(self, held: Iterable[str]) -> None:
         self.held = set(held)
         self.connection: Connection | None = None
+        self.exchanges: Exchanges | None = None
         self.writes: list[bytes] = []
         self.open: list[Job] = []
         self.cancelled: list[Job] = []
@@ -84,7 +88,10 @@ class HandHost:
             member = run_without_waiting(connection.dispatcher.run_async(job))
         else:
             member = connection.run_lent(job)
-        connection.finish(job, member)
+        if self.exchanges is not None:
+            self.exchanges.finish(job, member)
+        else:
+            connection.requests.finish(job, member)
 
     def cancel(self, job: Job) -> None:
         self.cancelled.append(job)
@@ -122,8 +129,20 @@ def run_without_waiting(coroutine: Coroutine[Any, Any, bytes]) -> bytes:
     raise AssertionError("it waits for something")
 
 
+Carrier = Literal["stream", "message link", "exchange"]
+CARRIERS: tuple[Carrier, ...] = ("stream", "message link", "exchange")
+"""What carries the bodies of a `Line`: a stream with headers; a link that keeps the boundaries of
+messages; exchanges without a connection, one for each body."""
+
+
+class Chosen:
+    """The carrier of every `Line` that does not ask for a framing of its own."""
+
+    carrier: Carrier = "stream"
+
+
 class Line:
-    """One connection with a host that the test drives."""
+    """One connection with a host that the test drives, or a series of exchanges with it."""
 
     def __init__(
         self,
@@ -140,25 +159,69 @@ class Line:
         self.log = Recorder()
         self.host = HandHost(held)
         self.host.dialect = dialect
-        self.framing = framing if framing is not None else _header_framing(policy)
+        self._carrier: Carrier = "stream" if framing is not None else Chosen.carrier
+        self.framing = framing if framing is not None else _framing(policy, self._carrier)
         self.dispatcher = make_dispatcher(
             service, policy, ledger=ledger, log=self.log, dialect=dialect, hooks=hooks
         )
-        self.connection = connection_class(self.dispatcher)(
+        self.origin = Origin(connection_id="c1", transport="memory")
+        self._connection = connection_class(self.dispatcher)(
             self.dispatcher,
             self.framing,
             self.host,
-            ConnectionOptions(origin=Origin(connection_id="c1", transport="memory"), **options),
+            ConnectionOptions(origin=self.origin, **options),
         )
-        self.host.connection = self.connection
+        self.host.connection = self._connection
+        self._exchanges = Exchanges(self.dispatcher, self.host)
+        if self._carrier == "exchange":
+            self.host.exchanges = self._exchanges
         self._seen = 0
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, where there is one."""
+        assert self._carrier != "exchange", "an exchange has no connection"
+        return self._connection
 
     def send(self, *items: bytes) -> list[bytes]:
         """Let bodies (or `Wire` bytes) arrive, each in a read of its own; return new answers."""
         for item in items:
+            if self._carrier == "exchange":
+                assert not isinstance(item, Wire), "an exchange takes bodies"
+                self._exchanges.take(item, self.origin, self._deliver)
+                continue
             data = item if isinstance(item, Wire) else self.framing.encode(item)
             self.connection.receive(bytes(data))
         return self.answers()
+
+    def refuse(self) -> None:
+        """The queue has been full for too long; an exchange does not wait for that."""
+        if self._carrier != "exchange":
+            self.connection.refuse()
+
+    def close_down(self) -> None:
+        """Begin to shut down."""
+        if self._carrier == "exchange":
+            self._exchanges.refuse_queued()
+        else:
+            self.connection.requests.close_down()
+
+    def abandon(self, job: Job, error: RpcError) -> None:
+        """The time of a handler is over."""
+        if self._carrier == "exchange":
+            self._exchanges.abandon(job, error)
+        else:
+            self.connection.abandon(job, error)
+
+    def _deliver(self, answer: bytes | None) -> None:
+        if answer is not None:
+            self.host.write(answer)
+
+    def _go_on(self) -> None:
+        if self._carrier == "exchange":
+            self._exchanges.go_on()
+        else:
+            self.connection.go_on()
 
     def end(self) -> list[bytes]:
         """Let the input end."""
@@ -171,14 +234,14 @@ class Line:
         job = jobs[0] if id is None else next(job for job in jobs if job.id == id)
         jobs.remove(job)
         self.host.run(job)
-        self.connection.go_on()
+        self._go_on()
         return self.answers()
 
     def release_all(self) -> list[bytes]:
         """Let held handlers run until none is open."""
         while self.host.open:
             self.host.run(self.host.open.pop(0))
-            self.connection.go_on()
+            self._go_on()
         return self.answers()
 
     @property
@@ -188,6 +251,8 @@ class Line:
 
     def sent(self) -> list[bytes]:
         """Return the bodies of everything that was ever written."""
+        if not self.framing.joins:
+            return list(self.host.writes)
         return bodies(b"".join(self.host.writes), self.framing)
 
     def answers(self) -> list[bytes]:
@@ -212,7 +277,9 @@ def whole_and_by_byte(policy: Policy, service: Service, data: bytes) -> list[byt
     return answers
 
 
-def _header_framing(policy: Policy) -> HeaderFraming:
+def _framing(policy: Policy, carrier: Carrier) -> Framing:
+    if carrier != "stream":
+        return WholeFraming(max_message_bytes=policy.max_message_bytes)
     return HeaderFraming(
         max_message_bytes=policy.max_message_bytes, max_header_bytes=policy.max_header_bytes
     )

@@ -190,6 +190,7 @@ def dispatch() -> driver.Answer:
     class Whole:
         """Messages that need no framing, as on a transport that keeps boundaries itself."""
 
+        joins = True
         partial = False
         prefixes = ()
 
@@ -206,7 +207,7 @@ def dispatch() -> driver.Answer:
         write = sent.append
 
         def start(self, job: Any) -> None:
-            connection.finish(job, connection.run_lent(job))
+            connection.requests.finish(job, connection.run_lent(job))
 
     framing: Any = Whole()
     host: Any = Host()

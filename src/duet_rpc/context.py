@@ -138,7 +138,7 @@ class Context(Struct, eq=False):
 
         `value` is how much is done: a number that grows, if callers over MCP are to be served too.
         """
-        if self.progress_token is not None:
+        if self.progress_token is not None and self.origin.can_be_called:
             dialect = self._peer.dialect
             params, self._progressed = dialect.spell_progress(
                 self.progress_token, value, total, message, self._progressed

@@ -22,6 +22,7 @@ from duet_rpc.context import Context, Origin
 from duet_rpc.errors import RpcError, UsageError
 
 __all__ = [
+    "AnswerDropped",
     "CallSent",
     "CallSettled",
     "CommandTransition",
@@ -54,11 +55,16 @@ class ConnectionClosed(Struct, frozen=True):
 
 
 class FrameFault(Struct, frozen=True):
-    """Something came that is no frame, or whose body is no message."""
+    """Something came that cannot be read."""
 
     origin: Origin
     reason: str
     """A word of ours, such as `oversize`; nothing of what came."""
+    what: Literal["frame", "message", "late frame", "answer"]
+    """It is no frame; or its body is no message; or its rest did not come in time; or it is the
+    answer to a call of ours, which has ended with `InvalidAnswer`."""
+    id: bytes | None = None
+    """The raw id of a message, if that could be read."""
 
 
 class RequestBegun(Struct, frozen=True):
@@ -91,6 +97,8 @@ class RequestRefused(Struct, frozen=True):
     correlation_id: str | None
     """None for a notification."""
     error: RpcError
+    id: bytes | None
+    """The raw id; None for a notification."""
 
 
 class CommandTransition(Struct, frozen=True):
@@ -115,11 +123,26 @@ class CallSettled(Struct, frozen=True):
     """A call of ours is over."""
 
     origin: Origin
-    id: int | None
-    """None for an error that the peer answers under no id: it may refuse a notification of ours."""
-    method: str | None
+    id: int
+    method: str
     error: Exception | None
     """`Cancelled` if we gave it up: it was cancelled, or its time was over."""
+
+
+class AnswerDropped(Struct, frozen=True):
+    """An answer came that no open call waits for: late, repeated, or never asked for."""
+
+    origin: Origin
+    id: bytes
+    """The raw id."""
+    error: RpcError | None
+    """Of an answer under the id null: it may refuse a notification of ours."""
+
+    @property
+    def refuses_notification(self) -> bool:
+        """Whether the peer says that a notification of ours was not taken."""
+        reasons = ("command-requires-id", "notification-not-allowed")
+        return self.error is not None and self.error.reason in reasons
 
 
 Event: TypeAlias = (
@@ -132,6 +155,7 @@ Event: TypeAlias = (
     | CommandTransition
     | CallSent
     | CallSettled
+    | AnswerDropped
 )
 
 

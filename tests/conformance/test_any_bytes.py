@@ -33,6 +33,9 @@ numbers = st.from_regex(
 )
 
 
+CARRIERS = ["stream"]
+
+
 @st.composite
 def strings(draw: st.DrawFn) -> str:
     """Spell a string with any mixture of characters and escapes."""
@@ -454,7 +457,7 @@ def both_ways_held(
             line.connection.refuse_queued()
         seen.append(line.release_all())
         cancelled = [job.id for job in line.host.cancelled]
-        stats = line.connection.stats
+        stats = line.connection.requests.stats
         counts = (stats.requests, stats.faults, stats.refused, line.connection.idle)
         found.append((seen, cancelled, counts, line.log.lines, book.told))
     assert found[0] == found[1]

@@ -141,6 +141,7 @@ def test_ids_come_back_as_they_were_spelled(policy: Policy) -> None:
     assert answer == batch(*(b'{"jsonrpc":"2.0","id":%b,"result":null}' % id for id in spelled))
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("batches-9")
 @with_batches
 def test_an_item_can_be_cancelled(policy: Policy) -> None:

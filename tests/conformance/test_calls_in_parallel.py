@@ -84,20 +84,24 @@ def test_one_reader_hands_out_all_answers(face: Face) -> None:
 def test_a_request_is_registered_before_it_is_written() -> None:
     """Registered after the write, a quick answer would be missed."""
     from duet_rpc.engine.calls import Calls
+    from duet_rpc.engine.dispatch import Dispatcher
+    from duet_rpc.engine.outgoing import Outgoing
+    from duet_rpc.policy import SPEC
+    from duet_rpc.service import Service
     from duet_rpc.wire.framing import Framing, HeaderFraming
 
-    class Wire:
-        framing: Framing = HeaderFraming()
-        max_depth, unmatched_answers = 64, 0
+    class Writer:
+        def write(self, data: Any) -> None:
+            raise AssertionError("no answer is sent")
 
-        def send_own(self, frame: Any) -> None:
+        def write_own(self, data: Any) -> None:
             registered.append(dict(calls.open))
 
-        def flush(self) -> None:
-            pass
-
-        def note(self, severity: Any, text: str, method: Any, id: Any, **fields: Any) -> None:
-            pass
+    class Calling:
+        dispatcher = Dispatcher(Service(), SPEC)
+        framing: Framing = HeaderFraming()
+        outgoing = Outgoing(Writer(), join=1, one_by_one=False)
+        requests: Any = None
 
     class Line:
         behind = False
@@ -112,10 +116,12 @@ def test_a_request_is_registered_before_it_is_written() -> None:
             pass
 
     registered: list[Any] = []
-    calls, waiter = Calls(Wire(), Line()), Waiter()
+    calls, waiter = Calls(Calling(), Line()), Waiter()
     id = calls.send("method", None, waiter)
+    Calling.outgoing.flush()
     assert registered == [{id: waiter}]
     ids = calls.send_batch([("a", None, waiter), ("b", None, waiter)], lambda error: None)
+    Calling.outgoing.flush()
     assert set(ids) < registered[1].keys()
 
 

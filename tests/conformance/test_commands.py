@@ -743,7 +743,7 @@ def _command_of(line: Line, body: bytes) -> Any:
     message = json.loads(body)
     params = json.dumps(message["params"]).encode()
     asked = Request(b"1", message["method"], params)
-    return _command(line.dispatcher.prepare(asked, line.host.peer, line.connection.origin))
+    return _command(line.dispatcher.prepare(asked, line.host.peer, line.origin))
 
 
 def a_service(make: Callable[[Service], object]) -> Service:

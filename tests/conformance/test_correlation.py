@@ -13,7 +13,7 @@ from duet_rpc.ledger.commands import Commands
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, Policy
 from duet_rpc.server.logs import Logs
 from tests.conformance.specimen import specimen
-from tests.helpers import Line, Wire, exchange, notification, refusal, request, result
+from tests.helpers import Line, exchange, notification, refusal, request, result
 
 both = pytest.mark.parametrize("policy", [EDITOR, AGENT], ids=lambda policy: policy.name)
 
@@ -48,7 +48,7 @@ def test_every_log_line_has_a_correlation_id_beside_a_connection_id(policy: Poli
         request("subtract", id=3),
         request("unserializable", id=4),
         b'{"jsonrpc":"1.0","id":5,"method":"echo"}',
-        Wire(b"garbage\r\n\r\n"),
+        b"garbage",
         b"{",
         notification("foobar"),
         notification("fail"),

@@ -29,18 +29,21 @@ def test_parse_error(policy: Policy) -> None:
 BATCH_OF_THREE = b"[%b]" % b",".join([request("echo")] * 3)
 
 REASONS: dict[str, tuple[Policy, bytes]] = {
+    "batch-not-supported": (EDITOR, BATCH_OF_THREE),
+    "batch-too-large": (replace(SPEC, max_batch=2), BATCH_OF_THREE),
+    "command-requires-id": (DEVELOPMENT, notification("pay")),
+    "invalid-envelope": (SPEC, b"{}"),
+    "invalid-id-type": (SPEC, request("echo", id=True)),
+    "notification-not-allowed": (DEVELOPMENT, notification("echo")),
+    "oversize": (replace(SPEC, max_message_bytes=100), request("echo", ["x" * 100])),
+}
+REASONS_OF_STREAMS: dict[str, tuple[Policy, bytes]] = {
     "bad-charset": (
         SPEC,
         Wire(b"Content-Type: application/vscode-jsonrpc;charset=x\r\nContent-Length: 0\r\n\r\n"),
     ),
-    "batch-not-supported": (EDITOR, BATCH_OF_THREE),
-    "batch-too-large": (replace(SPEC, max_batch=2), BATCH_OF_THREE),
-    "command-requires-id": (DEVELOPMENT, notification("pay")),
     "header-too-large": (SPEC, Wire(b"x" * 9000)),
     "invalid-content-length": (SPEC, Wire(b"Content-Length: x\r\n\r\n")),
-    "invalid-envelope": (SPEC, b"{}"),
-    "invalid-id-type": (SPEC, request("echo", id=True)),
-    "notification-not-allowed": (DEVELOPMENT, notification("echo")),
     "oversize": (SPEC, Wire(b"Content-Length: 999999999\r\n\r\n")),
     "unsupported-content-type": (SPEC, Wire(b"Content-Type: a/b\r\nContent-Length: 0\r\n\r\n")),
 }
@@ -49,7 +52,17 @@ REASONS: dict[str, tuple[Policy, bytes]] = {
 @pytest.mark.clause("errors-3")
 @pytest.mark.parametrize("reason", REASONS)
 def test_invalid_request_says_why_in_one_word_and_what_to_do(reason: str) -> None:
-    policy, sent = REASONS[reason]
+    check_reason(reason, *REASONS[reason])
+
+
+@pytest.mark.carriers("stream")
+@pytest.mark.clause("errors-3")
+@pytest.mark.parametrize("reason", REASONS_OF_STREAMS)
+def test_so_does_one_about_the_stream(reason: str) -> None:
+    check_reason(reason, *REASONS_OF_STREAMS[reason])
+
+
+def check_reason(reason: str, policy: Policy, sent: bytes) -> None:
     answer = one(policy, sent)
     found = refusal(answer)
     assert (found.code, found.reason, found.id) == (-32600, reason, None)
@@ -58,7 +71,7 @@ def test_invalid_request_says_why_in_one_word_and_what_to_do(reason: str) -> Non
 
 @pytest.mark.clause("errors-2")
 def test_the_words_are_a_closed_list() -> None:
-    assert set(REASONS) | {"duplicate-id"} == INVALID_REQUEST_REASONS
+    assert set(REASONS) | set(REASONS_OF_STREAMS) | {"duplicate-id"} == INVALID_REQUEST_REASONS
 
 
 @pytest.mark.clause("errors-4")
@@ -159,7 +172,7 @@ def test_a_result_that_cannot_be_sent(policy: Policy) -> None:
 def test_overloaded_says_when_to_come_back() -> None:
     line = Line(replace(EDITOR, max_queued=1), specimen(), held={"hold"})
     line.send(request("hold", id=1), request("hold", id=2))
-    line.connection.refuse()
+    line.refuse()
     (answer,) = line.send(request("hold", id=3))
     assert refusal(answer) == (-32017, "Overloaded", "overloaded", 3)
     assert data_of(answer)["retry_after_ms"] > 0
@@ -168,7 +181,7 @@ def test_overloaded_says_when_to_come_back() -> None:
 @pytest.mark.clause("errors-1")
 def test_shutting_down() -> None:
     line = Line(EDITOR, specimen())
-    line.connection.close_down()
+    line.close_down()
     assert refusal(line.send(request("echo", id=3))[0]) == (
         -32018,
         "Shutting down",
@@ -181,7 +194,7 @@ def test_shutting_down() -> None:
 def test_deadline_exceeded() -> None:
     line = Line(AGENT, specimen(), held={"hold"})
     line.send(request("hold", id=3))
-    line.connection.abandon(line.host.open[0], DeadlineExceeded())
+    line.abandon(line.host.open[0], DeadlineExceeded())
     assert refusal(line.answers()[0]) == (-32019, "Deadline exceeded", "deadline-exceeded", 3)
 
 

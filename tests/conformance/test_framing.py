@@ -25,6 +25,8 @@ from tests.helpers import (
     whole_and_by_byte,
 )
 
+CARRIERS = ["stream"]
+
 NEXT_BODY = b'{"jsonrpc":"2.0","id":"next","method":"echo","params":{"value":1}}'
 NEXT = frame(NEXT_BODY)
 NEXT_ANSWER = b'{"jsonrpc":"2.0","id":"next","result":1}'

@@ -89,6 +89,7 @@ def test_a_null_id_is_a_request_and_an_absent_one_a_notification(policy: Policy)
 # Duplicates.
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("ids-4", "ids-6")
 @several_in_flight
 def test_an_id_in_flight_is_refused_a_second_time(policy: Policy) -> None:
@@ -99,6 +100,7 @@ def test_an_id_in_flight_is_refused_a_second_time(policy: Policy) -> None:
     assert ids(line.send(request("echo", id=5))) == [5]
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("ids-4")
 @several_in_flight
 def test_queued_ids_are_in_flight_too(policy: Policy) -> None:

@@ -213,6 +213,7 @@ def test_notifications_run() -> None:
     assert line.log.lines == []
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("messages-10")
 @every_preset
 def test_a_cancellation_finds_its_request(policy: Policy) -> None:
@@ -235,6 +236,7 @@ def test_beside_the_params() -> None:
     assert result(answer) == ["1", "a"]
 
 
+@pytest.mark.carriers("stream")
 @pytest.mark.clause("messages-10")
 @pytest.mark.parametrize("framing", [HeaderFraming, LineFraming], ids=["lsp", "ndjson"])
 def test_however_it_is_cut(framing: Any) -> None:

@@ -68,6 +68,7 @@ def test_params_of_another_type_are_refused(policy: Policy, params: bytes) -> No
 # Answers.
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("messages-6")
 @every_preset
 @pytest.mark.parametrize("id", [b"1", b'"x"', b"null", b"9" * 5000])
@@ -77,7 +78,7 @@ def test_an_answer_to_no_call_is_dropped_and_counted(
 ) -> None:
     line = Line(policy, specimen())
     assert line.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member)) == []
-    assert line.connection.unmatched_answers == 1
+    assert line.connection.requests.stats.unmatched_answers == 1
 
 
 # No handshake.

@@ -34,6 +34,7 @@ def one(policy: Policy, body: bytes) -> bytes:
 # Order.
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("order-2", "ids-6")
 def test_where_one_may_be_in_flight_answers_come_in_request_order() -> None:
     line = Line(EDITOR, specimen(), held={"hold"})
@@ -86,6 +87,7 @@ def cancelled(id: Any) -> Refusal:
     return Refusal(-32800, "Request cancelled", "cancelled", id)
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("order-5")
 @every_preset
 def test_reading_goes_on_while_a_handler_runs(policy: Policy) -> None:
@@ -94,6 +96,7 @@ def test_reading_goes_on_while_a_handler_runs(policy: Policy) -> None:
     assert [refusal(answer) for answer in line.send(cancel(1))] == [cancelled(1)]
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("cancelling-1")
 @every_preset
 @pytest.mark.parametrize("id", [1, "x", 1.5])

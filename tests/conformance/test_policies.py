@@ -108,6 +108,7 @@ def test_a_limit_can_be_replaced() -> None:
     assert refusal(answers[1]).reason == "oversize"
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("policies-3", "order-6")
 def test_two_hundred_and_fifty_six_requests_may_wait() -> None:
     line = Line(EDITOR, specimen(), held={"hold"})
@@ -116,6 +117,7 @@ def test_two_hundred_and_fifty_six_requests_may_wait() -> None:
     assert [json.loads(answer)["id"] for answer in line.release_all()] == list(range(258))
 
 
+@pytest.mark.carriers("stream", "message link")
 @pytest.mark.clause("policies-3", "order-6")
 def test_queued_bodies_are_limited_by_their_bytes() -> None:
     line = Line(replace(EDITOR, max_queued_bytes=1000), specimen(), held={"hold"})

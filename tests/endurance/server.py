@@ -105,15 +105,15 @@ async def count() -> dict[str, int]:
     """Count what the server holds, without this request's own share."""
     counted = held()
     (listener,) = (each for each in gc.get_objects() if type(each) is Listener)
-    connections = [host.connection for host in listener.hosts.values()]
-    limit = sum(each._limit for each in connections)
-    running = sum(each._active for each in connections) - 1
+    connections = [host.connection.requests for host in listener.hosts.values()]
+    limit = sum(each.slots.limit for each in connections)
+    running = sum(each.slots.running for each in connections) - 1
     return counted | {
         "tasks": len(asyncio.all_tasks()) - 1,
         "connections": len(connections) - 1,
         "running": running,
-        "paused": sum(len(each._waits) for each in connections),
-        "queued": sum(len(each._waiting) for each in connections),
+        "paused": sum(len(each.slots.paused) for each in connections),
+        "queued": sum(len(each.queue.waiting) for each in connections),
         "free": limit - running,
         "limit": limit,
     }

@@ -112,7 +112,7 @@ def test_middleware_sees_the_call_and_its_result_encoded(method: str) -> None:
     assert answer == Line(SPEC, service).send(body(method, {"a": 1, "b": 2}))
     call, result = seen
     assert (call.method, call.context.correlation_id) == (method, "1")
-    assert call.context.origin is line.connection.origin
+    assert call.context.origin is line.connection.requests.origin
     assert (json.loads(bytes(call.params)), bytes(result)) == ({"a": 1, "b": 2}, b"3")
 
 
@@ -211,7 +211,7 @@ def test_events_of_a_connection() -> None:
     assert set(names[5:-1]) == {"FrameFault"} and names[-1] == "ConnectionClosed"
     [opened] = recording.only(ConnectionOpened)
     [closed] = recording.only(ConnectionClosed)
-    assert opened.origin is closed.origin is line.connection.origin
+    assert opened.origin is closed.origin is line.connection.requests.origin
     assert (closed.requests, closed.faults) == (2, len(recording.only(FrameFault)))
     ended = recording.only(RequestEnded)
     assert (ended[0].method, ended[0].error, ended[1].method) == ("add", None, "fail")

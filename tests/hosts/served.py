@@ -16,18 +16,27 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from duet_rpc import Client, Context, Server, Service, blocking
+from duet_rpc.context import Origin
+from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
 from duet_rpc.hooks import Event, Hooks, Invocation
+from duet_rpc.hosts.exchange import ExchangeHost
+from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.workers import Workers
 from duet_rpc.policy import preset, replace
 from duet_rpc.server.logs import Logs
+from duet_rpc.server.server import assemble_dispatcher
 from duet_rpc.testing.memory import MemoryServer
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.link import Link
+from duet_rpc.transports.messages import MessageChannel
 from duet_rpc.wire.dialect import find_dialect
+from duet_rpc.wire.framing import Fault, HeaderFraming, framing
 
 plain, more = Service(), Service()
 
@@ -385,6 +394,89 @@ def run_in_memory(options: dict[str, Any], descriptor: str) -> None:
     asyncio.run(live())
 
 
+class Bodies:
+    """Carries bodies over a socket for hosts that know no framing, as a WebSocket would."""
+
+    def __init__(self, descriptor: str, take: Callable[[bytes], object]) -> None:
+        self._socket = socket.socket(fileno=int(descriptor))
+        self._framing = HeaderFraming()
+        self._take = take
+        self._pid = os.getpid()
+        self.ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def _read(self) -> None:
+        data = self._socket.recv(65536)
+        for body in self._framing.feed(data):
+            assert not isinstance(body, Fault), body
+            self._take(bytes(body))
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self.ended.set()
+
+    def write(self, body: bytes | None) -> bool:
+        """Send one body."""
+        if body is not None:
+            self._socket.sendall(HeaderFraming.encode(body))
+        return True
+
+    def close(self) -> None:
+        """Close the socket; a forked child leaves it, and the loop that watches it, alone."""
+        if os.getpid() == self._pid:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self.ended.set()
+
+
+def run_message_link(options: dict[str, Any], descriptor: str) -> None:
+    """Serve the test over a link that carries whole messages, until it ends."""
+
+    async def live() -> None:
+        server = Server(everything(), **options)
+        dispatcher = assemble_dispatcher(server, Logs(), shares_thread=True)
+        workers = Workers()
+        bodies = Bodies(descriptor, lambda body: channel.deliver(body))
+        channel = MessageChannel(bodies.write)
+        channel.on_close = bodies.close
+        host = LoopHost(
+            channel,
+            dispatcher,
+            framing("whole", keeps_ends=True),
+            ConnectionOptions(origin=Origin(connection_id="m1", transport="memory")),
+            workers=workers,
+        )
+        host.begin()
+        await bodies.ended.wait()
+        channel.end()
+        while not host.closed:
+            await host.moved(None)
+        workers.close()
+
+    asyncio.run(live())
+
+
+def run_exchanges(options: dict[str, Any], descriptor: str) -> None:
+    """Answer each body of the test by itself, until they end."""
+
+    async def live() -> None:
+        server = Server(everything(), **options)
+        dispatcher = assemble_dispatcher(server, Logs(), shares_thread=True)
+        workers = Workers()
+        host = ExchangeHost(dispatcher, workers=workers)
+        origin = Origin(connection_id="x1", transport="memory", can_be_called=False)
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def answer(body: bytes) -> None:
+            bodies.write(await host.answer(body, origin))
+
+        bodies = Bodies(descriptor, lambda body: tasks.add(asyncio.create_task(answer(body))))
+        await bodies.ended.wait()
+        host.close()
+        workers.close()
+
+    asyncio.run(live())
+
+
 def everything() -> Service:
     """Give all handlers."""
     return plain.with_fallback(more)
@@ -407,6 +499,10 @@ def main() -> None:
         Server(everything(), **options).run_tcp("127.0.0.1", 0, on_start=say)
     elif host == "memory":
         run_in_memory(options, *arguments)
+    elif host == "message link":
+        run_message_link(options, *arguments)
+    elif host == "exchange":
+        run_exchanges(options, *arguments)
     elif host == "asyncio client":
         run_asyncio_client(options, *arguments)
     else:

@@ -66,7 +66,7 @@ class Host(NamedTuple):
 
     name: str
     carrier: str
-    """What its bytes go over: pipes, or a socket."""
+    """What its bytes go over: pipes, a socket, or something that keeps messages whole."""
     program: str
     """What `served.py` calls it."""
     kind: str
@@ -161,6 +161,7 @@ _CONNECT = {
     ("daemon", "pipes"): _by_stdio,
     ("listener", "socket"): _by_address,
     ("memory", "socket"): _by_given_socket(),
+    ("memory", "messages"): _by_given_socket(),
     ("client", "socket"): _by_given_socket("socket"),
     ("client", "pipes"): _by_given_pipes,
 }
@@ -172,6 +173,8 @@ ON_A_LOOP = Host("stdio, on a loop", "pipes", "stdio on a loop", "daemon", {})
 UNIX = Host("unix socket", "socket", "unix", "listener", {})
 TCP = Host("tcp socket", "socket", "tcp", "listener", {})
 MEMORY = Host("in memory", "socket", "memory", "memory", {})
+MESSAGE_LINK = Host("message link", "messages", "message link", "memory", {})
+EXCHANGE = Host("exchanges", "messages", "exchange", "memory", {})
 ASYNCIO = Host("asyncio client, socket", "socket", "asyncio client", "client", {})
 ASYNCIO_PIPES = Host("asyncio client, pipes", "pipes", "asyncio client", "client", {})
 BLOCKING = Host("blocking client, socket", "socket", "blocking client", "client", {})
@@ -183,11 +186,16 @@ EVERY = (
     UNIX,
     TCP,
     MEMORY,
+    MESSAGE_LINK,
     ASYNCIO,
     ASYNCIO_PIPES,
     BLOCKING,
     BLOCKING_PIPES,
 )
+
+
+ANSWERING = (*EVERY, EXCHANGE)
+"""With exchanges, on which a handler cannot call back, and nothing is cancelled by a message."""
 
 
 def over(hosts: Sequence[Host], *, without: Sequence[Host] = ()) -> pytest.MarkDecorator:

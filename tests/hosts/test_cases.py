@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.table import (
+    ANSWERING,
     ASYNCIO,
     ASYNCIO_PIPES,
     BLOCKING,
     BLOCKING_PIPES,
     EVERY,
+    EXCHANGE,
     MEMORY,
+    MESSAGE_LINK,
     ON_A_LOOP,
     ONE_AT_A_TIME,
     TCP,
@@ -36,7 +39,7 @@ def answers(line: Line, count: int) -> dict[object, dict[str, object]]:
     return found
 
 
-@over(EVERY)
+@over(ANSWERING)
 def test_a_request_is_answered(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path) as line:
         assert line.call("add", [1, 2]) == {"jsonrpc": "2.0", "id": 1, "result": 3}
@@ -54,7 +57,7 @@ def test_a_late_frame_ends_a_socket(host: Host, tmp_path: Path) -> None:
         line.wait_for_log("a frame took too long")
 
 
-@over([host for host in EVERY if not host.has_socket])
+@over([host for host in EVERY if host.carrier == "pipes"])
 def test_a_late_frame_is_dropped_from_pipes(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path, read_timeout=0.2) as line:
         for times in (1, 2):
@@ -66,14 +69,14 @@ def test_a_late_frame_is_dropped_from_pipes(host: Host, tmp_path: Path) -> None:
 # What a handler learns of its request.
 
 
-@over(EVERY, without=[ONE_AT_A_TIME])  # a method with a timeout is served on a loop
+@over(ANSWERING, without=[ONE_AT_A_TIME])  # a method with a timeout is served on a loop
 def test_a_handler_knows_its_deadline(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path) as line:
         for method in ("deadline", "deadline_async"):
             assert 0 < line.call(method)["result"] <= 60
 
 
-@over(EVERY)
+@over(ANSWERING)
 def test_a_handlers_log_lines_carry_its_method_and_ids(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path) as line:
         for times, method in enumerate(methods(host, "log"), 1):
@@ -87,7 +90,7 @@ def test_a_handlers_log_lines_carry_its_method_and_ids(host: Host, tmp_path: Pat
 TRANSPORTS = {"daemon": "stdio", "memory": "memory", "client": "memory"}
 
 
-@over(EVERY)
+@over(ANSWERING)
 def test_a_handler_knows_where_its_request_comes_from(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path) as line:
         logged = line.call("log")["result"]
@@ -102,7 +105,7 @@ def test_a_handler_knows_where_its_request_comes_from(host: Host, tmp_path: Path
             "principal": principal,
             "scopes": [],
             "headers": {},
-            "can_be_called": True,
+            "can_be_called": host is not EXCHANGE,
         }
 
 
@@ -171,7 +174,7 @@ def test_the_timeout_of_a_handlers_call_is_checked(host: Host, tmp_path: Path) -
 # memory, is the program's own, and the program's calls are made on it without a lock: no other
 # thread may read in its place.
 
-WATCHED = [host for host in EVERY if host not in (MEMORY, ASYNCIO, ASYNCIO_PIPES)]
+WATCHED = [host for host in EVERY if host not in (MEMORY, MESSAGE_LINK, ASYNCIO, ASYNCIO_PIPES)]
 
 
 @over(WATCHED)
@@ -349,7 +352,7 @@ def test_a_child_that_awaits_ends_there(host: Host, tmp_path: Path) -> None:
         assert line.call("deadline_async")["result"] > 0
 
 
-@over(EVERY)
+@over(ANSWERING)
 def test_a_handler_uses_multiprocessing(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path) as line:
         for _ in range(2):
@@ -368,3 +371,36 @@ def test_a_child_that_stays_keeps_no_connection_open(host: Host, tmp_path: Path)
             assert line.process.wait(PATIENCE) == 0
         finally:
             os.kill(pid, signal.SIGKILL)
+
+
+# Exchanges: each body by itself.
+
+
+@over([EXCHANGE])
+def test_a_caller_that_cannot_be_called_is_not(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        assert line.call("call_back")["error"]["code"] == -32603
+        line.wait_for_log("this caller cannot be called back")
+        line.write(request("report", {"_meta": {"progressToken": "t"}}, "quiet"))
+        assert line.answer() == {"jsonrpc": "2.0", "id": "quiet", "result": None}
+
+
+@over([EXCHANGE])
+def test_exchanges_share_slots_and_queue(host: Host, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with host.serve(tmp_path, max_in_flight=2, max_queued=1) as line:
+        for number in range(4):
+            line.write(request("hold", [str(gate)], number))
+        refused = line.answer()
+        assert (refused["id"], refused["error"]["code"]) == (3, -32017)
+        line.wait_for_log("holding", 2)
+        gate.touch()
+        assert set(answers(line, 3)) == {0, 1, 2}
+
+
+@over([EXCHANGE])
+def test_the_items_of_a_batch_run_together(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        line.write(frame(b'[{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]},1]'))
+        first, second = line.answer()
+        assert (first["result"], second["error"]["code"]) == (3, -32600)

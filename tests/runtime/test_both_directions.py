@@ -321,7 +321,7 @@ def wait_until_over(driver: Driver, server: Scripted) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and not server.failures:
         host = driver.client._host
-        if host is None or host.connection.stats.requests >= 2 and host.connection.idle:
+        if host is None or host.connection.requests.stats.requests >= 2 and host.connection.idle:
             break
         time.sleep(0.01)
     driver.close()

@@ -74,7 +74,7 @@ def test_the_end_of_the_input_ends_the_clock_of_a_frame() -> None:
 
 def fill(line: Line) -> None:
     line.send(*(request("endless", id=id) for id in range(3)))
-    assert line.connection.full
+    assert line.connection.requests.full
 
 
 def test_a_full_queue_that_does_not_move_is_refused() -> None:
@@ -98,9 +98,9 @@ def test_a_full_queue_that_moves_has_its_time_again() -> None:
     clocks.look_at_queue(2)
     line.release()
     line.send(request("endless", id=3))
-    assert line.connection.full
+    assert line.connection.requests.full
     clocks.check(2 + STALL)
-    assert not line.connection.refusing and clocks.due == inf
+    assert not line.connection.requests.refusing and clocks.due == inf
     clocks.look_at_queue(3)
     assert clocks.due == 3 + STALL
 

@@ -313,14 +313,14 @@ def test_a_deadline_is_answered_once_and_a_notification_never() -> None:
 
 
 def full(policy: Policy = ONE, last_words: Iterable[str] = (), **limits: int) -> Line:
-    sender = line(replace(policy, **limits), last_words=frozenset(last_words))
+    sender = line(replace(policy, **limits), shutdown_methods=frozenset(last_words))
     sender.send(request("work", id=0), request("work", id=1), request("work", id=2))
     return sender
 
 
 def test_a_full_queue_stops_reading_and_loses_nothing() -> None:
     sender = full(max_queued=2)
-    assert sender.connection.full and sender.connection.wants_data
+    assert sender.connection.requests.full and sender.connection.wants_data
     assert sender.send(request("work", id=3), cancel(0)) == []
     assert not sender.connection.wants_data
     assert ids(sender.release_all()) == [0, 1, 2, 3]
@@ -334,9 +334,9 @@ def test_a_queue_that_does_not_move_refuses_what_comes() -> None:
     assert refusal(answers[0]) == (-32017, "Overloaded", "overloaded", 3)
     assert data_of(answers[0])["retry_after_ms"] == RETRY_AFTER_MS
     assert cancelled(answers[1:], 1)
-    assert sender.connection.stats.refused == 2
+    assert sender.connection.requests.stats.refused == 2
     sender.release_all()
-    assert not sender.connection.refusing
+    assert not sender.connection.requests.refusing
     assert result(sender.send(request("quick", id=4))[0]) is None
 
 
@@ -349,26 +349,26 @@ def test_faults_in_a_full_queue_are_answered_at_once() -> None:
 def test_refusing_needs_a_full_queue() -> None:
     sender = line(ONE)
     sender.connection.refuse()
-    assert not sender.connection.refusing
+    assert not sender.connection.requests.refusing
 
 
 def test_queued_bytes_count_as_well() -> None:
     sender = line(replace(ONE, max_queued_bytes=500))
     sender.send(request("work", id=0), request("work", ["x" * 600], id=1))
-    assert sender.connection.full
+    assert sender.connection.requests.full
     assert ids(sender.release_all()) == [0, 1]
-    assert not sender.connection.full
+    assert not sender.connection.requests.full
 
 
 def test_connections_may_share_one_budget_of_bytes() -> None:
     budget = Budget(300)
     first, second = line(ONE, budget=budget), line(ONE, budget=budget)
     first.send(request("work", id=0), request("work", ["x" * 300], id=1))
-    assert budget.used > 300 and first.connection.full
+    assert budget.used > 300 and first.connection.requests.full
     # What can start at once needs no room.
-    assert not second.connection.full
+    assert not second.connection.requests.full
     second.send(request("work", id=5))
-    assert second.connection.full
+    assert second.connection.requests.full
     second.send(request("work", id=6))
     assert second.running == [b"5"]
     first.release_all()
@@ -376,7 +376,7 @@ def test_connections_may_share_one_budget_of_bytes() -> None:
     assert ids(second.release_all()) == [5, 6]
     second.send(request("work", id=7), request("work", id=8))
     assert budget.used > 0
-    second.connection.drop_queued()
+    second.connection.close()
     assert budget.used == 0
 
 
@@ -445,13 +445,13 @@ def test_a_batch_of_notifications_and_answers_is_not_answered() -> None:
     many = line(MANY)
     unknown = b'{"jsonrpc":"2.0","id":7,"result":1}'
     assert many.send(batch(notification("quick"), notification("nothing"), unknown)) == []
-    assert many.connection.unmatched_answers == 1
+    assert many.connection.requests.stats.unmatched_answers == 1
 
 
 def test_a_batch_of_answers_alone_is_no_request_of_the_peer() -> None:
     many = line(MANY)
     assert many.send(batch(b'{"jsonrpc":"2.0","id":7,"result":1}')) == []
-    assert many.connection.unmatched_answers == 1
+    assert many.connection.requests.stats.unmatched_answers == 1
 
 
 def test_the_same_id_twice_in_a_batch_is_a_duplicate() -> None:
@@ -520,7 +520,7 @@ def test_a_fault_is_answered_and_logged() -> None:
         "bad frame",
         "invalid-content-length",
     )
-    assert one.connection.stats.faults == 1
+    assert one.connection.requests.stats.faults == 1
 
 
 def test_the_tail_of_a_broken_body_is_part_of_its_fault() -> None:
@@ -729,18 +729,18 @@ def test_large_params_may_nest_as_deep_as_others(depth: int) -> None:
 def test_while_the_connection_is_lent_nothing_starts_but_cancellations_get_through() -> None:
     one = line(ONE)
     one.send(request("work", id=1))
-    one.connection.lend()
+    one.connection.handover.lend()
     assert one.send(request("quick", id=2), b"{") == []
     assert cancelled(one.send(cancel(1)), 1)
     assert cancelled(one.send(cancel(2)), 2)
-    one.connection.take_back()
+    one.connection.handover.take_back()
     assert ids(one.release()) == [None]
 
 
 def read_meanwhile(sender: Line, data: bytes) -> None:
     """Do what a second thread does while the first is in a handler: take the baton and read."""
     connection = sender.connection
-    assert connection.take_over()
+    assert connection.handover.take_over()
     connection.receive(data)
 
 
@@ -748,7 +748,7 @@ def put_down(sender: Line) -> None:
     """Let the reader have the connection back when it asks."""
 
     def reclaim() -> None:
-        sender.connection.take_back()
+        sender.connection.handover.take_back()
 
     sender.host.reclaim = reclaim  # type: ignore[method-assign]
 
@@ -786,7 +786,7 @@ def test_a_straight_line_that_was_read_behind_goes_on(known: bool) -> None:
         number: int
 
         def __post_init__(self) -> None:
-            if not sender.connection.lent and sender.connection.baton:
+            if not sender.connection.handover.lent and sender.connection.handover.baton:
                 read_meanwhile(sender, frame(request("quick", id=2)))
 
     @service.query
@@ -830,12 +830,12 @@ def test_an_answer_settles_its_call_also_while_a_handler_runs() -> None:
     waiter = Waiting()
     one.send(request("work", id=1))
     call = one.connection.calls.send("ask", b"[1]", waiter)
-    one.connection.flush()
+    one.connection.outgoing.flush()
     assert one.answers() == [b'{"jsonrpc":"2.0","id":1,"method":"ask","params":[1]}']
     one.send(b'{"jsonrpc":"2.0","id":%d,"result":[5]}' % call)
     assert waiter.settled == [(b"[5]", None)]
     one.send(b'{"jsonrpc":"2.0","id":%d,"result":[6]}' % call)
-    assert len(waiter.settled) == 1 and one.connection.unmatched_answers == 1
+    assert len(waiter.settled) == 1 and one.connection.requests.stats.unmatched_answers == 1
     assert ids(one.release()) == [1]
 
 
@@ -843,12 +843,12 @@ def test_a_result_without_an_id_ends_the_only_call_of_a_handler_and_is_not_answe
     one = line(ONE)
     waiter = Waiting()
     one.connection.calls.send("ask", b"[1]", waiter)
-    one.connection.flush()
+    one.connection.outgoing.flush()
     one.answers()
     assert one.send(b'{"jsonrpc":"2.0","result":[5]}') == []
     [(result, error)] = waiter.settled
     assert result is None and isinstance(error, InvalidAnswer)
-    assert one.connection.stats.faults == 1
+    assert one.connection.requests.stats.faults == 1
     [refusal] = one.send(b'{"jsonrpc":"2.0","result":[5]}')
     assert json.loads(refusal)["error"]["code"] == -32600, "no one waits, so it is a fault"
 
@@ -857,8 +857,8 @@ def test_an_answer_settles_its_call_while_the_connection_is_lent() -> None:
     one = line(ONE)
     waiter = Waiting()
     call = one.connection.calls.send("ask", None, waiter)
-    one.connection.flush()
-    one.connection.lend()
+    one.connection.outgoing.flush()
+    one.connection.handover.lend()
     one.send(b'{"jsonrpc":"2.0","id":%d,"error":{"code":7,"message":"no"}}' % call)
     ((_, error),) = waiter.settled
     assert isinstance(error, RpcError) and error.code == 7
@@ -951,7 +951,7 @@ def test_an_answer_without_result_or_error_ends_its_call_and_is_not_answered() -
     one = line(ONE)
     waiter = Waiting()
     call = one.connection.calls.send("ask", None, waiter)
-    one.connection.flush()
+    one.connection.outgoing.flush()
     one.answers()
     assert one.send(b'{"jsonrpc":"2.0","id":%d}' % call) == []
     assert len(waiter.settled) == 1
@@ -962,8 +962,8 @@ def test_an_answer_to_nothing_is_counted_and_never_answered(id: bytes) -> None:
     for member in (b'"result":1', b'"error":{"code":1,"message":"m"}'):
         one = line(ONE)
         assert one.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member)) == []
-        assert one.connection.unmatched_answers == 1
-        assert one.log.told() == [("warn", "an answer that nobody waits for")]
+        assert one.connection.requests.stats.unmatched_answers == 1
+        assert one.log.told() == [("warn", "an answer that no call waits for")]
 
 
 def test_while_a_call_is_open_a_batch_of_answers_may_be_longer_than_a_batch_of_requests() -> None:
@@ -972,7 +972,7 @@ def test_while_a_call_is_open_a_batch_of_answers_may_be_longer_than_a_batch_of_r
     one.connection.calls.send_batch(
         [("ask", None, waiters[0]), ("ask", None, waiters[1])], lambda error: None
     )
-    one.connection.flush()
+    one.connection.outgoing.flush()
     one.answers()
     answers = b'[{"jsonrpc":"2.0","id":1,"result":1},{"jsonrpc":"2.0","id":2,"result":2}]'
     assert one.send(answers) == []
@@ -982,11 +982,9 @@ def test_while_a_call_is_open_a_batch_of_answers_may_be_longer_than_a_batch_of_r
 
 
 def test_a_client_answers_no_faults() -> None:
-    client = line(ONE)
-    client.connection._answers_faults = False
+    client = line(ONE, answers_faults=False)
     assert client.send(b"{", Wire(b"garbage\r\n\r\n")) == []
-    several = line(MANY)
-    several.connection._answers_faults = False
+    several = line(MANY, answers_faults=False)
     (answer,) = several.send(batch(b"1", request("quick", id=2)))
     assert [item["id"] for item in json.loads(answer)] == [2]
 
@@ -1005,11 +1003,11 @@ def test_a_handler_that_waits_gives_up_its_place() -> None:
     one = line(ONE)
     one.send(request("work", id=1), request("quick", id=2))
     waiting = context_of(one, 0)
-    one.connection.pause_slot(waiting)
+    one.connection.requests.slots.pause(waiting)
     one.connection.go_on()
     assert ids(one.answers()) == [2]
     assert not one.connection.idle
-    one.connection.resume_slot(waiting)
+    one.connection.requests.slots.resume(waiting)
     assert ids(one.release()) == [1]
     assert one.connection.idle
 
@@ -1018,14 +1016,14 @@ def test_not_every_place_can_be_given_up() -> None:
     one = line(replace(ONE, max_queued=1))
     one.send(request("work", id=1))
     first = context_of(one, 0)
-    one.connection.pause_slot(first)
+    one.connection.requests.slots.pause(first)
     one.connection.go_on()
     one.send(request("work", id=2))
     second = context_of(one, 1)
-    one.connection.pause_slot(second)  # one too many: this one keeps its slot
+    one.connection.requests.slots.pause(second)  # one too many: this one keeps its slot
     assert one.send(request("quick", id=3)) == []
-    one.connection.resume_slot(first)
-    one.connection.resume_slot(second)
+    one.connection.requests.slots.resume(first)
+    one.connection.requests.slots.resume(second)
     assert ids(one.release_all()) == [1, 2, 3]
 
 
@@ -1034,11 +1032,11 @@ def test_a_handler_has_one_slot_to_give_up_for_however_many_answers_it_waits() -
     one.send(*(request("work", id=id) for id in (1, 2, 3)))
     waiting = context_of(one, 0)
     for _ in range(3):
-        one.connection.pause_slot(waiting)
+        one.connection.requests.slots.pause(waiting)
         one.connection.go_on()
     assert one.running == [b"1", b"2"]
     for _ in range(3):
-        one.connection.resume_slot(waiting)
+        one.connection.requests.slots.resume(waiting)
     assert ids(one.release(b"2")) == [2]
     assert one.running == [b"1"]
     assert ids(one.release_all()) == [1, 3]
@@ -1049,13 +1047,13 @@ def test_a_handler_that_ends_while_a_task_of_its_own_waits_gives_its_slot_back_o
     one = line(ONE)
     one.send(*(request("work", id=id) for id in (1, 2, 3)))
     waiting = context_of(one, 0)
-    one.connection.pause_slot(waiting)
+    one.connection.requests.slots.pause(waiting)
     assert ids(one.release(b"1")) == [1]
-    one.connection.resume_slot(waiting)
-    one.connection.pause_slot(waiting)
+    one.connection.requests.slots.resume(waiting)
+    one.connection.requests.slots.pause(waiting)
     one.connection.go_on()
     assert one.running == [b"2"]
-    one.connection.resume_slot(waiting)
+    one.connection.requests.slots.resume(waiting)
     assert ids(one.release_all()) == [2, 3]
     assert one.connection.idle
 
@@ -1085,7 +1083,7 @@ def test_on_the_way_out_what_has_arrived_is_refused_too() -> None:
 
 def test_last_words_are_served_on_the_way_out() -> None:
     heard: list[str] = []
-    one = line(ONE, last_words=frozenset({"exit"}), on_last_words=heard.append)
+    one = line(ONE, shutdown_methods=frozenset({"exit"}), on_shutdown_queued=heard.append)
     one.send(request("work", id=1), request("exit", id=2), notification("exit"))
     assert heard == ["exit", "exit"]
     one.send(request("exit", [1], id=3))
@@ -1141,7 +1139,7 @@ def test_answers_and_calls_of_ours_go_out_in_their_order() -> None:
     many.connection.calls.send("second", None, Waiting())
     many.send(request("quick", id="q"))
     many.connection.calls.send("third", None, Waiting())
-    many.connection.flush()
+    many.connection.outgoing.flush()
     written = [json.loads(body) for body in many.sent()]
     assert [message.get("method") or message["id"] for message in written] == [
         "first",
@@ -1178,15 +1176,15 @@ def test_a_request_in_the_straight_line_can_be_cancelled(id: int, answers: list[
         answers
     )
     # The next one has an answer of its own.
-    sender.host.reclaim = lambda: setattr(sender.connection, "lent", False)  # type: ignore[method-assign]
+    sender.host.reclaim = lambda: sender.connection.handover.take_back()  # type: ignore[method-assign]
     assert ids(sender.send(request("slow", id=2))) == [2]
 
 
 def test_a_cancellation_while_a_long_request_is_lent_finds_nothing_in_the_straight_line() -> None:
     one = line(ONE)
     one.send(request("quick", id=1), request("work", id=2))
-    one.connection.lend()
+    one.connection.handover.lend()
     assert one.send(cancel(1)) == []
-    one.connection.take_back()
+    one.connection.handover.take_back()
     assert ids(one.release()) == [2]
     assert ids(one.send(request("quick", id=3))) == [3]

@@ -74,9 +74,9 @@ def test_a_slot_that_is_given_back_twice_is_told(violations: Path) -> None:
     one = Line(AGENT, make_service(), held=["work"])
     one.send(request("work", id=1), request("work", id=2))
     job = one.host.open[0]
-    one.connection.finish(job, b'"result":1')
+    one.connection.requests.finish(job, b'"result":1')
     with pytest.raises(AssertionError, match="ends twice"):
-        one.connection.finish(job, b'"result":1')
+        one.connection.requests.finish(job, b'"result":1')
     assert "1 in flight: 1 running + 0 paused, 15 of 16 slots free" in violations.read_text()
 
 
@@ -84,7 +84,7 @@ def test_a_slot_that_is_given_back_twice_is_told(violations: Path) -> None:
 def test_a_wrong_count_is_told_at_the_next_turn(wrong: int, violations: Path) -> None:
     one = Line(AGENT, make_service(), held=["work"])
     one.send(request("work", id=1))
-    one.connection._active += wrong
+    one.connection.requests.slots.running += wrong
     with pytest.raises(AssertionError, match="a slot is lost, or was given back twice"):
         one.send(request("work", id=2))
     assert violations.exists()
@@ -93,9 +93,9 @@ def test_a_wrong_count_is_told_at_the_next_turn(wrong: int, violations: Path) ->
 def test_one_more_than_may_run_is_told(violations: Path) -> None:
     one = Line(AGENT, make_service(), held=["work"])
     one.send(request("work", id=1))
-    one.connection._limit = 0
+    one.connection.requests.slots.limit = 0
     with pytest.raises(AssertionError, match="one more than may run was started"):
-        one.connection._start(Waiting(Request(b"2", "work", None), 0, None))
+        one.connection.requests.start(Waiting(Request(b"2", "work", None), 0, None))
     assert violations.exists()
 
 

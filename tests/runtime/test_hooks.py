@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from duet_rpc import Context, RpcError, Service
+from duet_rpc import Context, Service
 from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, MethodNotFound, UsageError
 from duet_rpc.hooks import (
+    AnswerDropped,
     CallSent,
     CallSettled,
     ConnectionClosed,
@@ -111,8 +112,9 @@ def test_what_cannot_be_read_and_what_no_call_waits_for_are_told(face: Face) -> 
     driver = face.open(Scripted(script), hooks=[recording], timeout=PATIENCE)
     assert driver.call("one") == 1
     assert len(recording.only(FrameFault)) == 1
-    [refused] = [event for event in recording.only(CallSettled) if event.id is None]
-    assert isinstance(refused.error, RpcError) and refused.error.code == 7
+    [dropped] = recording.only(AnswerDropped)
+    assert dropped.id == b"null" and dropped.error is not None and dropped.error.code == 7
+    assert not dropped.refuses_notification
 
 
 def test_middleware_runs_around_what_a_client_serves(face: Face) -> None:

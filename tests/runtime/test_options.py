@@ -244,4 +244,4 @@ def test_a_log_that_is_empty_is_still_a_log(face: Face) -> None:
 
     log = Told()
     face.open(Scripted(script), log=log).call("anything")
-    assert log.texts == ["an answer that nobody waits for"]
+    assert log.texts == ["an answer that no call waits for"]

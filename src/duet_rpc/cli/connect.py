@@ -165,18 +165,17 @@ class Target:
 
     def _listen(self) -> "Hooks":
         """Learn of what cannot be read, and of answers that no call waits for."""
-        from duet_rpc.hooks import CallSettled, Event, FrameFault, Hooks
+        from duet_rpc.hooks import AnswerDropped, Event, FrameFault, Hooks
 
         target = self
 
         class FaultListener(Hooks):
             def on(self, event: Event) -> None:
-                if isinstance(event, FrameFault):
+                if isinstance(event, FrameFault) and event.what in ("frame", "message"):
                     target._wrote_too_much |= event.reason == "oversize"
                     target._wrote_no_frames |= event.reason != "oversize"
-                elif isinstance(event, CallSettled) and event.id is None:
-                    if isinstance(event.error, RpcError):
-                        target.refusal = event.error
+                elif isinstance(event, AnswerDropped) and event.error is not None:
+                    target.refusal = event.error
 
         return FaultListener()
 

@@ -99,7 +99,7 @@ class BlockingHost(ThreadHost):
     def _finish(self, job: Job, member: bytes) -> None:
         with self._shared.lock:
             self.clocks.stop(job)
-            self.connection.finish(job, member)
+            self.connection.requests.finish(job, member)
             self.go_on()
 
     def go_on(self) -> None:

@@ -29,7 +29,8 @@ from duet_rpc.client.replies import FutureReply, look_at
 from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.stats import ClientStats
 from duet_rpc.client.timeouts import Timeouts
-from duet_rpc.engine.calls import JOIN, encode_params
+from duet_rpc.engine.calls import encode_params
+from duet_rpc.engine.outgoing import JOIN
 from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.hosts.loop import LoopHost
@@ -161,7 +162,7 @@ class Client(BaseClient):
         if host is not None:
             try:
                 await asyncio.sleep(0)  # calls that were just cancelled have still to tell us
-                host.connection.flush()
+                host.connection.outgoing.flush()
                 await host.drained(_LAST_WRITES)
             finally:
                 host.close(ConnectionLost("the client was closed"))
@@ -267,9 +268,9 @@ class Client(BaseClient):
             self._timeouts.start(reply, expected.timeout)
         if self._flushing:
             if id % JOIN == 0:
-                host.connection.flush()
+                host.connection.outgoing.flush()
         elif len(calls.open) == 1:
-            host.connection.flush()
+            host.connection.outgoing.flush()
             self._timeouts.mark(id)
         else:
             self._flushing = True
@@ -282,7 +283,7 @@ class Client(BaseClient):
     def _flush(self) -> None:
         self._flushing = False
         if self._host is not None:
-            self._host.connection.flush()
+            self._host.connection.outgoing.flush()
             id, self._timeouts.unmarked = self._timeouts.unmarked, 0
             self._timeouts.mark(id)
 
@@ -345,7 +346,7 @@ class Client(BaseClient):
             if reply is not None:
                 reply.id = next(ids)
                 self._timeouts.start(reply, reply.expected.timeout)
-        host.connection.flush()
+        host.connection.outgoing.flush()
 
     def send(
         self, method: str, params: bytes | None, patience: float | None

@@ -221,7 +221,7 @@ class SharedConnection:
 
     def flush(self, host: BlockingHost) -> None:
         """See to what was just put on its way. The lock is held."""
-        host.connection.flush()
+        host.connection.outgoing.flush()
         if host.outbox.lost:
             self.end(host)
         elif self.lead.polled is not None and host.unsent:

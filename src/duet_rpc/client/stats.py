@@ -26,5 +26,5 @@ class ClientStats(Struct):
     def add(self, connection: "Connection") -> None:
         """Count what happened on one connection."""
         self.calls += connection.calls.last_id
-        self.unmatched_answers += connection.unmatched_answers
-        self.faults += connection.stats.faults
+        self.unmatched_answers += connection.requests.stats.unmatched_answers
+        self.faults += connection.requests.stats.faults

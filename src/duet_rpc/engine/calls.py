@@ -17,6 +17,9 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.outgoing import JOIN, Outgoing
+from duet_rpc.engine.requests import Requests
 from duet_rpc.engine.results import Decode, decode_any
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
@@ -41,9 +44,6 @@ from duet_rpc.wire.messages import (
 from duet_rpc.wire.params import SPACE
 from duet_rpc.wire.unreadable import Glimpse, glimpse
 
-UNMATCHED = "an answer that nobody waits for"
-REFUSED = "a notification was refused"
-
 
 class Waiter(Protocol):
     """Somebody who waits for the answer to a call of ours."""
@@ -65,23 +65,10 @@ class Waiter(Protocol):
 class CallingConnection(Protocol):
     """The connection, as far as calls need it."""
 
+    dispatcher: Dispatcher
     framing: Framing
-    max_depth: int
-    unmatched_answers: int
-
-    def send_own(self, frame: Frame) -> None:
-        """Have a frame that answers nobody sent with the next flush."""
-        ...
-
-    def flush(self) -> None:
-        """Hand what is ready to the host."""
-        ...
-
-    def note(
-        self, severity: Any, text: str, method: str | None, id: bytes | None, **fields: Any
-    ) -> None:
-        """Tell the log."""
-        ...
+    outgoing: Outgoing
+    requests: Requests
 
 
 class Line(Protocol):
@@ -111,8 +98,6 @@ def _decode_shallow() -> Callable[[Any], Any]:
 
 _encode = msgspec.json.Encoder().encode
 
-JOIN = 16
-"""Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
 _LOOK, _LOOK_FIRST = 4096, 65536
 """Bytes of a message that are looked at if it cannot be read: at its end, at its beginning."""
@@ -163,13 +148,20 @@ class Calls:
         self._line = line
         self._dialect = dialect
         self._frame = wire.framing.frame
-        self._send_own = wire.send_own
+        self._flush = wire.outgoing.flush
+        self._send_own = wire.outgoing.send_own
+        self._max_depth = wire.dispatcher.policy.max_depth
         self._batches: deque[tuple[list[int], Refused]] = deque()
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._held_ids: dict[int, int] = {}
         self._last_held = 0
         self._wants_values = True
         """What the last answer was wanted as: its value, or raw."""
+
+    @property
+    def has_open(self) -> bool:
+        """Some call waits for its answer."""
+        return bool(self.open)
 
     @property
     def holds(self) -> bool:
@@ -236,7 +228,7 @@ class Calls:
     def notify(self, method: str, params: bytes | None) -> None:
         """Send a notification now, or when the peer reads again."""
         self._put(self._frame(encode_notification(method, params)), [])
-        self._wire.flush()
+        self._flush()
 
     def forget(self, id: int, *, tell_peer: bool) -> bool:
         """Stop waiting for an answer; False if nobody was."""
@@ -251,7 +243,7 @@ class Calls:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
             self._send_cancel(id)
-            self._wire.flush()
+            self._flush()
         if self._held:
             self.release_held()
         return True
@@ -285,17 +277,17 @@ class Calls:
             del self._held[place]
             for id in held.wanted:
                 del self._held_ids[id]
-            self._wire.send_own(held.frame)
+            self._send_own(held.frame)
             for id in held.forgotten:
                 self._send_cancel(id)
             if ready % JOIN == 0:
-                self._wire.flush()  # which shows whether the peer still reads
-        self._wire.flush()
+                self._flush()  # which shows whether the peer still reads
+        self._flush()
 
     def _send_cancel(self, id: int) -> None:
         dialect = self._dialect
         cancel = encode_notification(dialect.cancel, dialect.encode_cancel(id))
-        self._wire.send_own(self._frame(cancel))
+        self._send_own(self._frame(cancel))
 
     def keep_held(self) -> None:
         """Send nothing of what waits, whatever comes: its callers are about to be told the end."""
@@ -304,7 +296,7 @@ class Calls:
 
     def take_answers(self, arrived: deque[bytes | bytearray | Fault]) -> None:
         """Settle calls by the plain answers that came first, up to anything else."""
-        open, held, max_depth = self.open, self._held_ids, self._wire.max_depth
+        open, held, max_depth = self.open, self._held_ids, self._max_depth
         small = 2 * max_depth  # a value nested n deep needs 2n bytes
         wants_values = self._wants_values
         while open and arrived:
@@ -362,19 +354,22 @@ class Calls:
             self.release_held()
 
     def _drop(self, response: Response) -> None:
-        """Count an answer that settles nothing, and tell it; it may refuse a notification."""
-        self._wire.unmatched_answers += 1
-        text, reason, error = UNMATCHED, None, None
+        """Count an answer that settles nothing, and report it; it may refuse a notification."""
+        error = None
         if response.id == NULL and response.error is not None and len(response.error) < LARGE:
             error = decode_error(response.error)
-            if error is not None and error.reason in _ABOUT_NOTIFICATIONS:
-                text, reason = REFUSED, error.reason
-        self._wire.note("warn", text, None, response.id, reason=reason, error=error)
+        self._tell_dropped(response.id, error)
 
     def drop_late(self, id: int) -> None:
         """Count an answer whose call was given up while it came."""
-        self._wire.unmatched_answers += 1
-        self._wire.note("warn", UNMATCHED, None, b"%d" % id)
+        self._tell_dropped(b"%d" % id, None)
+
+    def _tell_dropped(self, id: bytes, error: RpcError | None) -> None:
+        from duet_rpc.hooks import AnswerDropped  # rare, and a cold start should not pay for it
+
+        requests = self._wire.requests
+        requests.stats.unmatched_answers += 1
+        self._wire.dispatcher.tell(AnswerDropped(requests.origin, id, error))
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """End a call whose answer cannot be understood; False if nobody waits for it."""
@@ -401,7 +396,7 @@ class Calls:
         # Where brackets do not match, the last one need not be the envelope's own.
         tail = bytes(body[-_LOOK:]) if is_balanced(body) else b""
         seen = glimpse(bytes(body[:_LOOK_FIRST]), tail)
-        max_depth = self._wire.max_depth
+        max_depth = self._max_depth
         why = "the answer is not JSON in UTF-8"
         if too_many:
             why = "the answer is an array of more answers than there are calls"
@@ -489,7 +484,7 @@ class Calls:
             for id in ids:
                 self._held_ids[id] = place
         else:
-            self._wire.send_own(frame)
+            self._send_own(frame)
 
     def _must_wait(self, own: int | None) -> bool:
         """Whether the peer does not read, or a call other than our `own` waits for its answer.

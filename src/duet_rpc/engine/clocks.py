@@ -5,10 +5,11 @@ and tells the next moment; how to wait until then is the business of the host.
 """
 
 from math import inf
+from typing import Protocol
 
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Job
-from duet_rpc.errors import DeadlineExceeded
+from duet_rpc.errors import DeadlineExceeded, RpcError
 
 LONG = 3600.0
 """Seconds that one wait lasts at most; the system takes no numbers of any size."""
@@ -37,29 +38,65 @@ class CallClock:
         return self._ends - now
 
 
-class ConnectionClocks:
-    """The clocks of one connection: late frame, stalled queue, handlers over their time."""
+class Abandoning(Protocol):
+    """What answers for a handler whose time is over."""
 
-    __slots__ = (
-        "_connection",
-        "_deadlines",
-        "_finished",
-        "_first_deadline",
-        "_frame_ends",
-        "_stall_ends",
-        "due",
-        "frame",
-    )
+    def abandon(self, job: Job, error: RpcError) -> None:
+        """Answer a running request now and stop its handler, as far as it may be stopped."""
+        ...
 
-    def __init__(self, connection: Connection) -> None:
+
+class HandlerClocks:
+    """The deadlines of handlers, of one connection or of the exchanges of an endpoint."""
+
+    __slots__ = ("_deadlines", "_first_deadline", "_owner", "due")
+
+    def __init__(self, owner: Abandoning) -> None:
         self.due = inf
         """When to `check`; nothing is due before, and perhaps nothing then."""
+        self._owner = owner
+        self._deadlines: dict[Job, float] = {}
+        self._first_deadline = inf
+
+    def start(self, job: Job, now: float) -> None:
+        """Give a handler that starts now its time, if it has one."""
+        seconds = job.method.timeout
+        if seconds is not None:
+            set_deadline(job, now)
+            self._deadlines[job] = ends = now + seconds
+            self._first_deadline = min(ends, self._first_deadline)
+            self._set_due()
+
+    def stop(self, job: Job) -> None:
+        """Forget the time of a handler that has ended."""
+        if self._deadlines:
+            self._deadlines.pop(job, None)
+
+    def check(self, now: float) -> None:
+        """Answer for the handlers whose time is over."""
+        if now >= self._first_deadline:
+            for job in [job for job, ends in self._deadlines.items() if now >= ends]:
+                del self._deadlines[job]
+                self._owner.abandon(job, DeadlineExceeded())
+            self._first_deadline = min(self._deadlines.values(), default=inf)
+        self._set_due()
+
+    def _set_due(self) -> None:
+        self.due = self._first_deadline
+
+
+class ConnectionClocks(HandlerClocks):
+    """The clocks of one connection: late frame, stalled queue, handlers over their time."""
+
+    __slots__ = ("_connection", "_finished", "_frame_ends", "_stall_ends", "frame")
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
         self.frame = -1
         """The frame that was looked at last, as `Framing.started` counts them."""
         self._connection = connection
-        self._frame_ends = self._stall_ends = self._first_deadline = inf
+        self._frame_ends = self._stall_ends = inf
         self._finished = 0
-        self._deadlines: dict[Job, float] = {}
 
     def look_at_frame(self, now: float) -> None:
         """Give each frame that has begun its time; the same one gets it only once."""
@@ -78,26 +115,12 @@ class ConnectionClocks:
 
     def look_at_queue(self, now: float) -> None:
         """Give a full queue its time to move."""
-        connection = self._connection
-        if not connection.full or connection.refusing or connection.congested:
+        requests = self._connection.requests
+        if not requests.full or requests.refusing or self._connection.congested:
             self._stall_ends = inf
         elif self._stall_ends == inf:
-            self._stall_ends, self._finished = now + STALL, connection.finished
+            self._stall_ends, self._finished = now + STALL, requests.finished
         self._set_due()
-
-    def start(self, job: Job, now: float) -> None:
-        """Give a handler that starts now its time, if it has one."""
-        seconds = job.method.timeout
-        if seconds is not None:
-            set_deadline(job, now)
-            self._deadlines[job] = ends = now + seconds
-            self._first_deadline = min(ends, self._first_deadline)
-            self._set_due()
-
-    def stop(self, job: Job) -> None:
-        """Forget the time of a handler that has ended."""
-        if self._deadlines:
-            self._deadlines.pop(job, None)
 
     def check(self, now: float) -> None:
         """Do what is due: drop a late frame, refuse what a full queue has no room for, answer."""
@@ -107,18 +130,13 @@ class ConnectionClocks:
             self._frame_ends = inf
             self._connection.expire_frame()
         self.check_queue(now)
-        if now >= self._first_deadline:
-            for job in [job for job, ends in self._deadlines.items() if now >= ends]:
-                del self._deadlines[job]
-                self._connection.abandon(job, DeadlineExceeded())
-            self._first_deadline = min(self._deadlines.values(), default=inf)
-        self._set_due()
+        super().check(now)
 
     def check_queue(self, now: float) -> None:
         """Refuse what comes if the queue has been full for too long and nothing has moved."""
         if now >= self._stall_ends:
             self._stall_ends = inf
-            if self._connection.finished == self._finished:
+            if self._connection.requests.finished == self._finished:
                 self._connection.refuse()
 
     def _set_due(self) -> None:

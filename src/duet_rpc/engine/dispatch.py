@@ -51,7 +51,7 @@ from duet_rpc.wire.messages import (
 from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 
 if TYPE_CHECKING:
-    from duet_rpc.hooks import Hooks
+    from duet_rpc.hooks import Event, Hooks
 
 
 class CommandLedger(Protocol):
@@ -302,6 +302,12 @@ class Dispatcher:
                 detail=f"{method.name} takes no notifications: send an id",
             )
 
+    def tell(self, event: "Event") -> None:
+        """Report something rare that happened on a connection: the log listens."""
+        from duet_rpc.engine.event_log import log_event  # with the first event that there is
+
+        log_event(event, self)
+
     def facts(self, name: str, error: RpcError) -> dict[str, Any]:
         """Say what of a refusal may stand in the log: words of ours, and none of the caller's."""
         told: dict[str, Any] = dict(error.data) if isinstance(error.data, dict) else {}
@@ -471,15 +477,19 @@ class Dispatcher:
         except BaseException as error:
             job = Job(None, message.served, None, connection_id)
             self.failure(error, job)
-            self.log.note(
-                "error",
-                "notification failed",
-                method=job.method.name,
-                id=None,
-                correlation_id=self.correlate(job),
-                connection_id=connection_id,
-            )
+            self.log_failed_notification(job)
         return b""
+
+    def log_failed_notification(self, job: Job) -> None:
+        """Log that a notification was not done; no answer tells its sender."""
+        self.log.note(
+            "error",
+            "notification failed",
+            method=job.method.name,
+            id=None,
+            correlation_id=self.correlate(job),
+            connection_id=job.connection_id,
+        )
 
     def failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         """Make the answer to a message whose handler, or whose result, has failed."""

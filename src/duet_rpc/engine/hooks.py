@@ -7,15 +7,14 @@ without hooks has no line about them, and what decides is which class is made at
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import Raw
 
 from duet_rpc.context import Context, Origin, Peer
-from duet_rpc.engine.calls import Calls, Refused, Waiter
+from duet_rpc.engine.calls import CallingConnection, Calls, Refused, Waiter
 from duet_rpc.engine.connection import Connection, ConnectionOptions, Host
 from duet_rpc.engine.dispatch import Dispatcher, Job, overloaded, result_member
-from duet_rpc.engine.queue import Place
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -32,7 +31,6 @@ from duet_rpc.hooks import (
     ConnectionClosed,
     ConnectionOpened,
     Event,
-    FrameFault,
     Hooks,
     Invocation,
     RequestBegun,
@@ -45,7 +43,7 @@ from duet_rpc.kinds import Promise
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.wire.framing import Fault, Framing
-from duet_rpc.wire.messages import NULL, Notification, Request, Response, decode_error
+from duet_rpc.wire.messages import Notification, Request, Response, decode_error
 
 _RESULT, _ERROR = b'"result":', b'"error":'
 
@@ -82,7 +80,11 @@ class HookedDispatcher(Dispatcher):
         """What the jobs that run have failed with so far."""
 
     def tell(self, event: Event) -> None:
-        """Tell every hook; one that fails is logged."""
+        """See `Dispatcher.tell`. Every hook listens too; one that fails is logged."""
+        super().tell(event)
+        self._tell_hooks(event)
+
+    def _tell_hooks(self, event: Event) -> None:
         for hook in self._hooks:
             try:
                 hook.on(event)
@@ -172,7 +174,10 @@ class HookedDispatcher(Dispatcher):
         """See `Dispatcher.not_started`."""
         context = _context_of(job)
         refusal = overloaded()
-        self.tell(RequestRefused(context.origin, context.method, context.correlation_id, refusal))
+        refused = RequestRefused(
+            context.origin, context.method, context.correlation_id, refusal, job.id
+        )
+        self._tell_hooks(refused)  # the log has more to say about it
         return super().not_started(error, job)
 
     def _call(self, job: Job, transaction: Any) -> bytes:
@@ -234,57 +239,11 @@ def _state_after(
     return "unknown" if isinstance(error, Cancelled) else "done"
 
 
-class HookedConnection(Connection):
-    """A connection that tells of its beginning, its end, and what it refuses."""
-
-    __slots__ = ()
-    dispatcher: HookedDispatcher
-
-    def __init__(
-        self, dispatcher: Dispatcher, framing: Framing, host: Host, options: ConnectionOptions
-    ) -> None:
-        super().__init__(dispatcher, framing, host, options)
-        self.calls = HookedCalls(self, host, options.one_at_a_time, self.dialect)
-        self._open_calls = self.calls.open
-        self._tell(ConnectionOpened(self.origin))
-
-    def _tell(self, event: Event) -> None:
-        self.dispatcher.tell(event)
-
-    def close(self) -> None:
-        """See `Connection.close`."""
-        super().close()
-        calls = cast(HookedCalls, self.calls)
-        if not calls.is_closed:
-            calls.is_closed = True
-            stats = self.stats
-            self._tell(ConnectionClosed(self.origin, stats.requests, stats.faults))
-
-    def _note_fault(self, text: str, id: bytes | None, reason: str) -> None:
-        super()._note_fault(text, id, reason)
-        self._tell(FrameFault(self.origin, reason))
-
-    def _refuse(self, method: str, id: bytes | None, place: Place, error: RpcError) -> None:
-        self._tell_refused(method, id, error)
-        super()._refuse(method, id, place, error)
-
-    def _tell_refused(self, method: str, id: bytes | None, error: RpcError) -> None:
-        named = None if id is None else self.dispatcher.correlation_id(id, self.id)
-        self._tell(RequestRefused(self.origin, method, named, error))
-
-    def _refuse_cancelled(self, method: str, id: bytes, place: Place) -> None:
-        super()._refuse_cancelled(method, id, place)
-        if not self.dialect.answers_cancelled:
-            self._tell_refused(method, id, Cancelled())
-
-
 class HookedCalls(Calls):
-    """The open calls of a connection, each told when it is sent and when it is over."""
+    """The open calls of a connection, each reported when it is sent and when it is over."""
 
-    def __init__(self, wire: HookedConnection, *args: Any) -> None:
+    def __init__(self, wire: CallingConnection, *args: Any) -> None:
         super().__init__(wire, *args)
-        self.is_closed = False
-        self._connection = wire
         self._methods: dict[int, str] = {}
 
     def send(self, method: str, params: bytes | None, waiter: Waiter, in_turn: bool = True) -> int:
@@ -305,13 +264,13 @@ class HookedCalls(Calls):
 
     def _tell_sent(self, id: int, method: str) -> None:
         self._methods[id] = method
-        self._connection._tell(CallSent(self._connection.origin, id, method))
+        self._wire.dispatcher.tell(CallSent(self._wire.requests.origin, id, method))
 
     def _tell_settled(self, error: Exception | None) -> None:
         """Tell of the calls that are open no more."""
         for id in [id for id in self._methods if id not in self.open]:
             method = self._methods.pop(id)
-            self._connection._tell(CallSettled(self._connection.origin, id, method, error))
+            self._wire.dispatcher.tell(CallSettled(self._wire.requests.origin, id, method, error))
 
     def take_answers(self, arrived: deque[bytes | bytearray | Fault]) -> None:
         """See `Calls.take_answers`."""
@@ -323,12 +282,6 @@ class HookedCalls(Calls):
         error = None if response.error is None else decode_error(response.error)
         super().settle(response)
         self._tell_settled(error)
-
-    def _drop(self, response: Response) -> None:
-        if response.id == NULL and response.error is not None:
-            error = decode_error(response.error)
-            self._connection._tell(CallSettled(self._connection.origin, None, None, error))
-        super()._drop(response)
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """See `Calls.fail`."""
@@ -352,3 +305,26 @@ class HookedCalls(Calls):
         lost = super().lose(error)
         self._tell_settled(error)
         return lost
+
+
+class HookedConnection(Connection):
+    """A connection that reports its beginning and its end, and each of our calls."""
+
+    __slots__ = ("_is_closed",)
+    calls_class = HookedCalls
+    dispatcher: HookedDispatcher
+
+    def __init__(
+        self, dispatcher: Dispatcher, framing: Framing, host: Host, options: ConnectionOptions
+    ) -> None:
+        super().__init__(dispatcher, framing, host, options)
+        self._is_closed = False
+        self.dispatcher.tell(ConnectionOpened(options.origin))
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        super().close()
+        if not self._is_closed:
+            self._is_closed = True
+            origin, stats = self.requests.origin, self.requests.stats
+            self.dispatcher.tell(ConnectionClosed(origin, stats.requests, stats.faults))

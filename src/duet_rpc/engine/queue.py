@@ -1,4 +1,4 @@
-"""What waits its turn on a connection: requests, answers in their place, the answers of a batch.
+"""What waits its turn on a connection: requests, and answers in their place.
 
 The queue has limits of its own, and may share a budget with the queues of other connections of the
 same process. It only counts; what a full queue means is the connection's business.
@@ -7,30 +7,9 @@ same process. It only counts; what a full queue means is the connection's busine
 from collections import deque
 from typing import TypeAlias
 
+from duet_rpc.engine.batch import Place
 from duet_rpc.engine.dispatch import Job
 from duet_rpc.wire.messages import NULL, Notification, Request
-
-
-class BatchAnswers:
-    """The answers of a batch, gathered in request order."""
-
-    __slots__ = ("_answers", "_missing")
-
-    def __init__(self, size: int) -> None:
-        self._answers: list[bytes | None] = [None] * size
-        self._missing = size
-
-    def settle(self, index: int, answer: bytes | None) -> list[bytes] | None:
-        """Take what one item gave, None for no answer; return all answers when it was the last."""
-        self._answers[index] = answer
-        self._missing -= 1
-        if self._missing:
-            return None
-        return [answer for answer in self._answers if answer is not None]
-
-
-Place: TypeAlias = tuple[BatchAnswers, int] | None
-"""Where an answer goes: into a batch at an index, or out by itself."""
 
 
 def cost(size: int) -> int:

@@ -4,7 +4,6 @@ A host is a connection with a link, a runner of handlers and clocks. What differ
 `ThreadHost` with blocking calls on the calling thread, `LoopHost` on an event loop.
 """
 
-import select
 import time
 from collections.abc import Callable
 from math import inf
@@ -20,7 +19,7 @@ from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.hosts.loggers import RequestLoggers
 from duet_rpc.hosts.replies import PeerReply
-from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.channel import Carrier
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.wire.framing import Frame, Framing
 
@@ -36,14 +35,16 @@ class BaseHost:
     """Reads and writes for one connection; see `ThreadHost` and `LoopHost` for the waiting."""
 
     def __init__(
-        self, channel: Channel, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
+        self, channel: Carrier, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
     ) -> None:
-        self.channel = channel
+        self.channel: Carrier = channel
         self.connection = connection_class(dispatcher)(dispatcher, framing, self, options)
         self.outbox = Outbox(
             channel.send, dispatcher.policy.max_output_bytes, self.connection.congest
         )
         self.clocks = ConnectionClocks(self.connection)
+        self.dispatcher = dispatcher
+        self.finish = self.connection.requests.finish
         self.now: Callable[[], float] = time.monotonic
         self.dialect = dispatcher.dialect
         """How the peer is told of progress."""
@@ -76,6 +77,8 @@ class BaseHost:
 
     # What a host adds.
 
+    finish: Callable[[Job, bytes], None]
+    """Takes the outcome of a handler."""
     write: Callable[[Frame], None]
     """Sends what the peer takes now and keeps the rest; too much kept stops our reading."""
     start: Callable[[Job], None]
@@ -141,11 +144,11 @@ class BaseHost:
             self.act(self._resume, reply)
 
     def _pause(self, reply: PeerReply) -> None:
-        self.connection.pause_slot(reply.ctx)
+        self.connection.requests.slots.pause(reply.ctx)
         self.go_on()
 
     def _resume(self, reply: PeerReply) -> None:
-        self.connection.resume_slot(reply.ctx)
+        self.connection.requests.slots.resume(reply.ctx)
         reply.give_up()
 
     def _refuse_in_child(self) -> None:
@@ -165,7 +168,7 @@ class BaseHost:
         connection = self.connection
         return (
             connection.idle
-            and not connection.lent
+            and not connection.handover.lent
             and not connection.framing.partial
             and not connection.calls.open
             and not self.outbox.size
@@ -202,15 +205,10 @@ class BaseHost:
     def read_last_words(self) -> None:
         """Read what the peer has said before it took nothing more; it may have answered."""
         until = time.monotonic() + LAST_WORDS
-        while not self.input_ended and self.connection.wants_data and self._has_input():
+        while not self.input_ended and self.connection.wants_data and self.channel.has_input():
             self._read()
             if time.monotonic() > until:
                 break
-
-    def _has_input(self) -> bool:
-        poll = select.poll()
-        poll.register(self.channel.read_fd, select.POLLIN)
-        return bool(poll.poll(0))
 
     def _lose_calls(self, error: Exception) -> None:
         if self.lost_by is None:

@@ -13,27 +13,32 @@ from typing import Any
 from duet_rpc.context import Context
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Job
+from duet_rpc.engine.requests import RequestHost, RequestOptions, Requests
+from duet_rpc.engine.slots import Slots
 from duet_rpc.hosts.debug import violated
 
 
-class CheckedConnection(Connection):
-    """See `Connection`; raises an AssertionError as soon as a slot is lost or given back twice."""
+class CheckedRequests(Requests):
+    """See `Requests`; raises an AssertionError as soon as a slot is lost or given back twice."""
 
     __slots__ = ("_begun",)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, dispatcher: Any, host: RequestHost, options: RequestOptions, **parts: Any
+    ) -> None:
         self._begun: dict[Job, None] = {}
-        super().__init__(*args, **options)
-        self._host: Any = _CheckedHost(self._host, self)
+        slots: Slots = parts.pop("slots")
+        parts["slots"] = _CheckedSlots(slots.limit, dispatcher.policy.max_queued, self)
+        super().__init__(dispatcher, _CheckedHost(host, self), options, **parts)
 
-    def begin(self, job: Job) -> None:
+    def count_begun(self, job: Job) -> None:
         """A handler is about to be started."""
         self._begun[job] = None
         self.check()
-        if self._active > self._limit:
+        if self.slots.running > self.slots.limit:
             violated(f"{self._account}: one more than may run was started")
 
-    def begun(self, job: Job) -> None:
+    def watch_task(self, job: Job) -> None:
         """It was started; if that is a task, watch its end. The host's own callback comes first."""
         if job in self._begun and job.running is not None:
             job.running.add_done_callback(lambda task: self._ended(job))
@@ -43,62 +48,81 @@ class CheckedConnection(Connection):
             violated(f"{self._account}: the task of {job.method.name} is done, its slot is lost")
 
     def finish(self, job: Job, member: bytes) -> None:
-        """See `Connection.finish`."""
+        """See `Requests.finish`."""
         if job not in self._begun:
             violated(f"{self._account}: {job.method.name} ends and has not begun, or ends twice")
         del self._begun[job]
         super().finish(job, member)
         self.check()
 
-    def receive(self, data: bytes) -> None:
-        """See `Connection.receive`."""
-        self.check()
-        super().receive(data)
-        self.check()
-
-    def go_on(self) -> None:
-        """See `Connection.go_on`."""
-        self.check()
-        super().go_on()
-        self.check()
-
-    def pause_slot(self, ctx: Context) -> None:
-        """See `Connection.pause_slot`."""
-        super().pause_slot(ctx)
-        self.check()
-
-    def resume_slot(self, ctx: Context) -> None:
-        """See `Connection.resume_slot`."""
-        super().resume_slot(ctx)
-        self.check()
-
     def check(self) -> None:
         """Compare the accounts."""
-        paused = {job.context for job in self._begun if job.context in self._waits}
-        without_slot = min(len(paused), self._policy.max_queued)
-        if len(paused) != len(self._waits) or self._active != len(self._begun) - without_slot:
+        slots = self.slots
+        paused = {job.context for job in self._begun if job.context in slots.paused}
+        expected = len(self._begun) - slots.without_slot
+        if len(paused) != len(slots.paused) or slots.running != expected:
             violated(f"{self._account}: a slot is lost, or was given back twice")
 
     @property
     def _account(self) -> str:
-        limit, running, paused = self._limit, self._active, len(self._waits)
+        limit, running = self.slots.limit, self.slots.running
         return (
-            f"{self.id}: {len(self._begun)} in flight: {running} running + {paused} paused,"
-            f" {limit - running} of {limit} slots free"
+            f"{self.origin.connection_id}: {len(self._begun)} in flight: {running} running"
+            f" + {len(self.slots.paused)} paused, {limit - running} of {limit} slots free"
         )
 
 
-class _CheckedHost:
-    """A host that tells the connection what it starts."""
+class CheckedConnection(Connection):
+    """See `Connection`; compares the accounts of its slots at every turn."""
 
-    def __init__(self, host: Any, connection: CheckedConnection) -> None:
-        self._checked = host, connection
+    __slots__ = ()
+    requests_class = CheckedRequests
+    requests: CheckedRequests
+
+    def receive(self, data: bytes) -> None:
+        """See `Connection.receive`."""
+        self.requests.check()
+        super().receive(data)
+        self.requests.check()
+
+    def go_on(self) -> None:
+        """See `Connection.go_on`."""
+        self.requests.check()
+        super().go_on()
+        self.requests.check()
+
+
+class _CheckedSlots(Slots):
+    """Slots that compare the accounts after every pause."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, limit: int, max_paused: int, requests: CheckedRequests) -> None:
+        super().__init__(limit, max_paused)
+        self._requests = requests
+
+    def pause(self, ctx: Context) -> None:
+        """See `Slots.pause`."""
+        super().pause(ctx)
+        self._requests.check()
+
+    def resume(self, ctx: Context) -> None:
+        """See `Slots.resume`."""
+        super().resume(ctx)
+        self._requests.check()
+
+
+class _CheckedHost:
+    """A host that tells its requests what it starts."""
+
+    def __init__(self, host: Any, requests: CheckedRequests) -> None:
+        self._checked = host, requests
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._checked[0], name)
 
     def start(self, job: Job) -> None:
-        host, connection = self._checked
-        connection.begin(job)
+        host, requests = self._checked
+        requests.count_begun(job)
         host.start(job)
-        connection.begun(job)
+        requests.watch_task(job)

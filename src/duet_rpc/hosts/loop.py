@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
-from duet_rpc.engine.clocks import LONG
+from duet_rpc.engine.clocks import LONG, ConnectionClocks
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave
 from duet_rpc.hosts.host import BaseHost, do_nothing
+from duet_rpc.hosts.on_loop import OnLoop
 from duet_rpc.hosts.replies import PeerReply
 from duet_rpc.hosts.runner import LoopRunner
 from duet_rpc.hosts.workers import Workers
-from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.channel import Carrier, Channel
 from duet_rpc.wire.framing import Frame, Framing
 
 _PATIENCE = 0.05
@@ -35,17 +36,19 @@ _TAKING = 0.005
 """Seconds in which a peer that reads takes some of what another thread sends in our place."""
 
 
-class LoopHost(BaseHost):
+class LoopHost(OnLoop, BaseHost):
     """Reads, writes and runs handlers for one connection on the running event loop.
 
     One that `lingers` goes on answering after the peer has said its last word, as servers do.
     """
 
     behind = False
+    channel: Carrier
+    clocks: ConnectionClocks
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Carrier,
         dispatcher: Dispatcher,
         framing: Framing,
         options: ConnectionOptions,
@@ -56,21 +59,15 @@ class LoopHost(BaseHost):
         loss: Callable[[], Exception] | None = None,
         on_end: Callable[["LoopHost"], None] = lambda host: None,
     ) -> None:
-        super().__init__(channel, dispatcher, framing, options)
-        self.lock = threading.RLock() if lock is None else lock
-        """Shared by connections that are read by one watch."""
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
+        BaseHost.__init__(self, channel, dispatcher, framing, options)
+        OnLoop.__init__(self, lock)
         self.on_traffic: Callable[[], None] = do_nothing
         self._runner = LoopRunner(self, workers.lane())
         self.start, self.cancel = self._runner.start, self._runner.cancel
         self._lingers = lingers
         self._loss = loss
         self._on_end = on_end
-        self._thread = threading.get_ident()
         self._reading = self._writing = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = inf
         self._moved_on: asyncio.Future[None] | None = None
         self._read_elsewhere = self._behind_reader = False
 
@@ -141,28 +138,13 @@ class LoopHost(BaseHost):
     def _watch_writing(self) -> None:
         if self.outbox.size and not self._writing and not self.closed:
             self._writing = True
-            self.loop.add_writer(self.channel.write_fd, self._writable)
+            self.channel.watch_writing(self.loop, self._writable)
 
     def loss(self) -> Exception:
         """Say what the end of the input means for calls that wait for their answer."""
         return super().loss() if self._loss is None else self._loss()
 
     # For handlers and their threads.
-
-    def act(self, action: Callable[..., object], *args: Any) -> None:
-        """Do something to the connection, from any thread."""
-        if threading.get_ident() == self._thread:
-            with self.lock:
-                action(*args)
-        else:
-            self.loop.call_soon_threadsafe(self.act, action, *args)
-
-    def post(self, action: Callable[..., object], *args: Any) -> None:
-        """Have something done between two messages; any thread may call this."""
-        try:
-            self.loop.call_soon_threadsafe(action, *args)
-        except RuntimeError:
-            pass  # the loop is gone, and with it the peer
 
     def go_on(self) -> None:
         """Go on with what has become possible; the lock is held."""
@@ -205,7 +187,7 @@ class LoopHost(BaseHost):
                 return
             if not self._read():
                 return
-            if not (self._reading and self.connection.rests) or (
+            if not (self._reading and self.connection.is_unhindered) or (
                 self.input_ended
                 or self.outbox.lost
                 or self._moved_on is not None
@@ -225,7 +207,7 @@ class LoopHost(BaseHost):
             self.flush()
             if not self.outbox.size:
                 self._writing = self.behind = False
-                self.loop.remove_writer(self.channel.write_fd)
+                self.channel.watch_writing(self.loop, None)
                 self.connection.calls.release_held()
             self._arrange()
 
@@ -245,7 +227,7 @@ class LoopHost(BaseHost):
         reading = self.reads and not self.input_ended and connection.wants_data
         if reading != self._reading:
             self._watch_reading(reading)
-        if connection.full or self.clocks.due != inf:
+        if connection.requests.full or self.clocks.due != inf:
             self.clocks.look_at_queue(self.loop.time())
             self.set_timer()
         if self.outbox.lost and not self._lingers:
@@ -262,26 +244,12 @@ class LoopHost(BaseHost):
         if self.channel.is_file:
             if reading:
                 self.loop.call_soon(self._read_file)
-        elif reading:
-            self.loop.add_reader(self.channel.read_fd, self._readable)
         else:
-            self.loop.remove_reader(self.channel.read_fd)
+            self.channel.watch_reading(self.loop, self._readable if reading else None)
 
-    def set_timer(self) -> None:
-        """Wake when something is due; a timer that rings too early is set again."""
-        due = self.clocks.due
-        if due < self._wakes_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._wakes_at = due
-            self._timer = self.loop.call_at(due, self._ring)
-
-    def _ring(self) -> None:
-        now = max(self.loop.time(), self._wakes_at)
-        self._timer, self._wakes_at = None, inf
-        with self.lock:
-            self.clocks.check(now)
-            self._arrange()
+    def after_check(self) -> None:
+        """Go on after the clocks were looked at; the lock is held."""
+        self._arrange()
 
     def close(self, error: Exception | None = None) -> None:
         """Stop reading, cancel what runs, end every open call; idempotent."""
@@ -290,11 +258,10 @@ class LoopHost(BaseHost):
                 return
             self.closed = True
             if self._reading and not self.channel.is_file:
-                self.loop.remove_reader(self.channel.read_fd)
+                self.channel.watch_reading(self.loop, None)
             if self._writing:
-                self.loop.remove_writer(self.channel.write_fd)
-            if self._timer is not None:
-                self._timer.cancel()
+                self.channel.watch_writing(self.loop, None)
+            self.stop_timer()
             self._runner.close()
             self._lose_calls(error or ConnectionLost("the connection was closed"))
             self.connection.close()
@@ -310,7 +277,7 @@ class LoopHost(BaseHost):
         with self._in_place_of_loop() as may:
             if not may or not self.awaits_input:
                 return
-            if not self._has_input():
+            if not self.channel.has_input():
                 return  # the loop was faster, and to wait here would keep it from going on
             self._read_elsewhere = True
             self._read()
@@ -335,12 +302,18 @@ class LoopHost(BaseHost):
             while may and self.has_room(_TAKING) and time.monotonic() < until:
                 self.flush()
 
+    @property
+    def descriptors(self) -> Channel:
+        """What a watchdog waits for."""
+        assert isinstance(self.channel, Channel), "only descriptors are watched"
+        return self.channel
+
     def has_room(self, seconds: float) -> bool:
         """Whether something is kept of which the peer takes some in time."""
         if self.closed or not self.outbox.size:
             return False
         poll = select.poll()
-        poll.register(self.channel.write_fd, select.POLLOUT)
+        poll.register(self.descriptors.write_fd, select.POLLOUT)
         return bool(poll.poll(seconds * 1000))
 
     def check_for_loop(self) -> None:
@@ -361,10 +334,10 @@ class LoopHost(BaseHost):
             yield False
             return
         try:
-            self.connection.lend()
+            self.connection.handover.lend()
             yield True
         finally:
-            self.connection.take_back()
+            self.connection.handover.take_back()
             self.lock.release()
 
 

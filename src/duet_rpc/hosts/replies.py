@@ -67,7 +67,7 @@ class PeerReply:
         else:
             connection = self._host.connection
             self._id = connection.calls.send(method, params, self, in_turn=False)
-            connection.flush()
+            connection.outgoing.flush()
 
     def progress(self, value: Any) -> None:
         """Drop progress of the call; no one asked for it."""

@@ -17,7 +17,7 @@ from duet_rpc.hosts.workers import Lane, NoThread
 if TYPE_CHECKING:
     import asyncio
 
-    from duet_rpc.hosts.loop import LoopHost
+    from duet_rpc.hosts.on_loop import OnLoop
 
 
 class WorkerRunner:
@@ -43,7 +43,9 @@ class WorkerRunner:
             self._lane.run(partial(self._run, job), partial(self._refuse, job))
         except NoThread as error:
             self._clocks.stop(job)
-            self._connection.finish(job, self._connection.dispatcher.not_started(error, job))
+            self._connection.requests.finish(
+                job, self._connection.dispatcher.not_started(error, job)
+            )
 
     def _refuse(self, job: Job, error: Exception) -> None:
         self._finish(job, self._connection.dispatcher.not_started(error, job))
@@ -71,11 +73,11 @@ class WorkerRunner:
 
 
 class LoopRunner:
-    """Runs handlers for a connection on an event loop."""
+    """Runs handlers on an event loop, for a connection or for exchanges."""
 
-    def __init__(self, host: "LoopHost", lane: Lane) -> None:
+    def __init__(self, host: "OnLoop", lane: Lane) -> None:
         self.host = host
-        self._connection = host.connection
+        self._dispatcher = host.dispatcher
         self._lane = lane
         self._running: dict[Job, None] = {}
         """The jobs that hold a slot."""
@@ -91,7 +93,7 @@ class LoopRunner:
         """Run the handler where its kind runs."""
         method = job.method
         if method.inline:  # which has no timeout, and is no async def
-            self._connection.finish(job, self._connection.dispatcher.run(job))
+            self.host.finish(job, self._dispatcher.run(job))
             return
         self._running[job] = None
         try:
@@ -104,7 +106,7 @@ class LoopRunner:
             else:
                 self._lane.run(partial(self._run_in_thread, job), partial(self.refuse, job))
         except Exception as error:  # a process may have no thread left
-            self._give_back(job, self._connection.dispatcher.not_started(error, job))
+            self._give_back(job, self._dispatcher.not_started(error, job))
 
     def cancel(self, job: Job) -> None:
         """Cancel a task, or the waiting for another run; a `def` that runs sees its context."""
@@ -119,7 +121,7 @@ class LoopRunner:
                 job.running.cancel()
 
     async def _run_async(self, job: Job) -> None:
-        self._finish(job, await self._connection.dispatcher.run_async(job))
+        self._finish(job, await self._dispatcher.run_async(job))
 
     def _task_ended(self, job: Job, task: "asyncio.Task[None]") -> None:
         """Finish a job whose task could not: one cancelled before its first step runs no line."""
@@ -130,10 +132,10 @@ class LoopRunner:
         except BaseException as cancelled:
             error = cancelled
         assert error is not None, "a task that ends by itself has finished its job"
-        self._finish(job, self._connection.dispatcher.broken_off(error, job))
+        self._finish(job, self._dispatcher.broken_off(error, job))
 
     def _run_in_thread(self, job: Job) -> None:
-        dispatcher = self._connection.dispatcher
+        dispatcher = self._dispatcher
         if job.is_recorded:  # it may have to wait for another run of the same command
             self.go_on_in_thread(job, dispatcher.run_yielding(job))
         else:
@@ -141,7 +143,7 @@ class LoopRunner:
 
     def refuse(self, job: Job, error: Exception) -> None:
         """Finish a job for which there is no thread; any thread may call this."""
-        self.host.post(self._finish, job, self._connection.dispatcher.not_started(error, job))
+        self.host.post(self._finish, job, self._dispatcher.not_started(error, job))
 
     def take_thread(
         self,
@@ -176,7 +178,7 @@ class LoopRunner:
         """End a job of the table, and with it its hold on a slot; the only place that does."""
         del self._running[job]
         self.host.clocks.stop(job)
-        self._connection.finish(job, member)
+        self.host.finish(job, member)
 
 
 class _Waiting:

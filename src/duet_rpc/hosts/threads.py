@@ -43,6 +43,8 @@ _LOOK = 0.25
 class ThreadHost(BaseHost):
     """Reads, writes and runs handlers for one connection on the calling thread."""
 
+    channel: Channel
+
     def __init__(
         self, channel: Channel, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
     ) -> None:
@@ -73,7 +75,7 @@ class ThreadHost(BaseHost):
         else:
             set_deadline(job, time.monotonic())
             member = self.connection.run_lent(job)
-        self.connection.finish(job, member)
+        self.connection.requests.finish(job, member)
 
     def reclaim(self) -> None:
         """Ask the stand-in for the connection, and wait until it has put it down."""
@@ -98,7 +100,7 @@ class ThreadHost(BaseHost):
         if threading.get_ident() != self._owner:
             self.post(lambda: action(*args))
             return
-        baton = self.connection.baton
+        baton = self.connection.handover.baton
         try:
             baton.pop()
         except IndexError:
@@ -124,7 +126,7 @@ class ThreadHost(BaseHost):
 
     def _read_until(self, reply: PeerReply) -> None:
         connection = self.connection
-        connection.pause_slot(reply.ctx)
+        connection.requests.slots.pause(reply.ctx)
         self._nested += 1
         try:
             connection.go_on()
@@ -133,7 +135,7 @@ class ThreadHost(BaseHost):
                 self.turn(min(left, LONG))
         finally:
             self._nested -= 1
-            connection.resume_slot(reply.ctx)
+            connection.requests.slots.resume(reply.ctx)
 
     # Waiting.
 
@@ -150,7 +152,7 @@ class ThreadHost(BaseHost):
 
     def prepare(self, timeout: float | None) -> float | None:
         """Say what to wait for; return how many milliseconds at most, our own clocks included."""
-        rests = self.connection.rests
+        rests = self.connection.is_unhindered
         reading = self.reads and not self.input_ended and (rests or self.awaits_input)
         writing = self.outbox.size > 0
         if reading != self._reading or writing != self._writing:

@@ -154,7 +154,7 @@ class StandIn(Watchdog):
     def stand_in(self, seen: tuple[int, ...]) -> bool:
         """Take the connection while a handler runs, and read until it is wanted back."""
         host, connection = self._host, self._host.connection
-        if not connection.take_over():
+        if not connection.handover.take_over():
             return self._never_rests()
         connection.go_on()
         while not self._wanted_back:
@@ -162,10 +162,12 @@ class StandIn(Watchdog):
                 host.turn(self.TICK)
             except Exception as error:  # ours, and the reading thread waits for us to step down
                 connection.dispatcher.log.failure(
-                    "reading failed", OwnFault(error), connection_id=connection.id
+                    "reading failed",
+                    OwnFault(error),
+                    connection_id=connection.requests.origin.connection_id,
                 )
                 time.sleep(self.TICK)
-        connection.take_back()
+        connection.handover.take_back()
         self._wanted_back = False
         self._put_down.release()
         return True
@@ -208,13 +210,13 @@ class LoopWatch(Watchdog):
         wanted: dict[int, int] = {}
         for host in self._hosts() if events else ():
             if not (host.input_ended or host.closed):
-                wanted[host.channel.read_fd] = events
+                wanted[host.descriptors.read_fd] = events
         return self._with_room(wanted) if for_work else wanted
 
     def _with_room(self, wanted: dict[int, int]) -> dict[int, int]:
         for host in self._hosts():
             if host.outbox.size and not host.closed:
-                fd = host.channel.write_fd
+                fd = host.descriptors.write_fd
                 wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
         return wanted
 
@@ -238,10 +240,10 @@ class LoopWatch(Watchdog):
         """Whether in time something comes or can go that the loop would see to if it could."""
         wanted: dict[int, int] = {}
         for host in self._hosts():
-            if host.connection.full:  # which must not stop the reading for good
+            if host.connection.requests.full:  # which must not stop the reading for good
                 host.check_for_loop()
             if host.reads and host.awaits_input:
-                wanted[host.channel.read_fd] = select.POLLIN
+                wanted[host.descriptors.read_fd] = select.POLLIN
         poll = select.poll()
         for fd, events in self._with_room(wanted).items():
             poll.register(fd, events)

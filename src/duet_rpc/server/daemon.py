@@ -82,8 +82,8 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
     # The messages that ask for the end start its clock also when they have to wait.
     options = ConnectionOptions(
         origin=Origin(connection_id="stdio", transport="stdio"),
-        last_words=shutdown_methods(server.service),
-        on_last_words=life.end,
+        shutdown_methods=shutdown_methods(server.service),
+        on_shutdown_queued=life.end,
     )
     connected = channel, dispatcher, endpoint.make_framing(server.policy), options
     logs.begin(__version__, **store_words(server.service, server.commands))
@@ -135,7 +135,7 @@ def _run_on_threads(connected: "Connected", life: Life, on_start: OnStart) -> No
     host.on_input_end = lambda: life.end("end of input")
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + 30 * MAX_NESTED))
     life.on_end = host.wake
-    life.on_stop = host.connection.close_down
+    life.on_stop = host.connection.requests.close_down
     life.on_last_chance = lambda: host.post(host.connection.refuse_queued)
     stand_in = StandIn(host, until=lambda: life.ending)
     on_start(host)
@@ -216,7 +216,7 @@ class _StdioOnLoop:
             workers=self._workers,
             on_end=lambda it: life.end("end of input" if it.input_ended else "the peer is gone"),
         )
-        life.on_stop = host.connection.close_down
+        life.on_stop = host.connection.requests.close_down
         # The end of the input is a reason to end, also while nothing runs.
         self._watch = LoopWatch(lambda: (host,), logs, idle_events=_POLLRDHUP)
         host.on_traffic = self._watch.call

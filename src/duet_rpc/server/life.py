@@ -208,7 +208,7 @@ class Drain:
         if left <= LAST_CHANCE:
             connection.refuse_queued()
         # A handler that waits for its peer goes on only if we read on.
-        self._host.set_reading(connection.closing or bool(connection.calls.open))
+        self._host.set_reading(connection.requests.closing or bool(connection.calls.open))
         connection.go_on()
         return max(0.0, min(self._until - time.monotonic(), TICK))
 
@@ -218,7 +218,7 @@ class Drain:
         now = time.monotonic()
         if not self._lingers_until:
             self._lingers_until = now + LINGER
-            self._host.connection.close_down()
+            self._host.connection.requests.close_down()
             self._host.set_reading(True)
         return self._lingers_until - now if now < self._lingers_until else None
 

@@ -138,7 +138,7 @@ class Listener:
     def _retire(self, id: str) -> None:
         """Read no more from a connection; it closes when everything is answered."""
         host = self.hosts[id]
-        host.connection.close_down()
+        host.connection.requests.close_down()
         host.input_ended = True
 
     # Connections come and go.
@@ -185,7 +185,7 @@ class Listener:
                 origin=origin,
                 closes_on_lost_boundary=True,
                 budget=self._budget,
-                last_words=self._shutdown_methods,
+                shutdown_methods=self._shutdown_methods,
             ),
             workers=self._workers,
             lock=self._lock,
@@ -205,9 +205,9 @@ class Listener:
         return Origin(connection_id=id, transport="tcp", principal=principal, address=address)
 
     def _left(self, host: LoopHost) -> None:
-        id = host.connection.id
+        id = host.connection.requests.origin.connection_id
         del self.hosts[id]
-        stats = host.connection.stats
+        stats = host.connection.requests.stats
         self._logs.note("info", "disconnected", connection_id=id, requests=stats.requests)
 
     def _refuse(self, connected: socket.socket) -> None:

@@ -12,12 +12,15 @@ import select
 import stat
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from duet_rpc.wire.large import keep_memory
 
 if TYPE_CHECKING:
     import socket
+    from asyncio import AbstractEventLoop
+
+Callback: TypeAlias = Callable[[], object]
 
 READ_SIZE = 64 * 1024
 """Bytes asked for at once. Larger reads cost a mapping and unmapping of memory each time."""
@@ -27,6 +30,49 @@ work side by side instead of waking each other for every 64 KiB."""
 
 _PIPE_BUF = 4096
 _POLLRDHUP = 0x2000
+
+
+class Carrier(Protocol):
+    """What a host reads and writes: descriptors, or a link that carries whole messages."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is always ready, and event loops refuse it."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether everything was read and nothing more can come."""
+        ...
+
+    @property
+    def send(self) -> "Send":
+        """Writes what can be written now, and returns how much that was."""
+        ...
+
+    def receive(self) -> bytes:
+        """Read what is there; b"" at the end."""
+        ...
+
+    def has_input(self) -> bool:
+        """Whether something, or the end, is there to be read."""
+        ...
+
+    def expect(self, *, bulk: bool) -> None:
+        """Prepare for the rest of a large body, or for messages of the usual size again."""
+        ...
+
+    def watch_reading(self, loop: "AbstractEventLoop", callback: Callback | None) -> None:
+        """Have an event loop call back when there is something to read; None ends that."""
+        ...
+
+    def watch_writing(self, loop: "AbstractEventLoop", callback: Callback | None) -> None:
+        """Have an event loop call back when something can be sent; None ends that."""
+        ...
+
+    def close(self) -> None:
+        """Close both directions; idempotent."""
+        ...
 
 
 class Channel:
@@ -90,6 +136,26 @@ class Channel:
             _widen(self.read_fd)
             if self.keeps_memory:
                 keep_memory()
+
+    def watch_reading(self, loop: "AbstractEventLoop", callback: Callback | None) -> None:
+        """Have an event loop call back when there is something to read; None ends that."""
+        if callback is None:
+            loop.remove_reader(self.read_fd)
+        else:
+            loop.add_reader(self.read_fd, callback)
+
+    def watch_writing(self, loop: "AbstractEventLoop", callback: Callback | None) -> None:
+        """Have an event loop call back when something can be sent; None ends that."""
+        if callback is None:
+            loop.remove_writer(self.write_fd)
+        else:
+            loop.add_writer(self.write_fd, callback)
+
+    def has_input(self) -> bool:
+        """Whether something, or the end, is there to be read."""
+        poll = select.poll()
+        poll.register(self.read_fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close_writing(self) -> None:
         """Tell the peer that nothing more comes; reading goes on. Idempotent.

@@ -78,6 +78,10 @@ class Framing(Protocol):
         """Return what to write for a body of these three parts, of which the second is large."""
 
     @property
+    def joins(self) -> bool:
+        """Whether frames may share a write: not where the link keeps their boundaries."""
+
+    @property
     def prefixes(self) -> Sequence[bytes]:
         """What makes a frame of a small body when it stands before it, by the body's length.
 
@@ -90,7 +94,7 @@ def check_framing(name: str) -> None:
 
 
 def framing(
-    name: Literal["lsp", "ndjson", "auto"],
+    name: Literal["lsp", "ndjson", "auto", "whole"],
     *,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     max_header_bytes: int = MAX_HEADER_BYTES,
@@ -99,6 +103,7 @@ def framing(
 ) -> Framing:
     """Make the framing of this name; "auto" becomes the one that the peer's first byte shows.
 
+    "whole" is for links that keep the boundaries of messages; users cannot ask for it by name.
     One that `keeps_ends` tells also how a message that it drops begins and ends, for connections
     that wait for answers. Lines with `only_json` end at the first one that is none, for sockets.
     """
@@ -117,6 +122,10 @@ def framing(
             max_header_bytes=max_header_bytes,
             keeps_ends=keeps_ends,
         )
+    if name == "whole":
+        from duet_rpc.wire.framing.whole import WholeFraming
+
+        return WholeFraming(max_message_bytes=max_message_bytes, keeps_ends=keeps_ends)
     return HeaderFraming(
         max_message_bytes=max_message_bytes,
         max_header_bytes=max_header_bytes,

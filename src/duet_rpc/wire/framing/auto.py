@@ -17,6 +17,8 @@ from duet_rpc.wire.framing.line import LineFraming
 class AutoFraming:
     """The framing that the peer's first byte shows: JSON begins a line, anything else a header."""
 
+    joins = True
+
     def __init__(
         self,
         *,

@@ -51,6 +51,8 @@ class HeaderFraming:
     got. What it leaves in `_held` it sees again, in front of the next data.
     """
 
+    joins = True
+
     def __init__(
         self,
         *,

@@ -30,6 +30,8 @@ class LineFraming:
     no such care: a request line is no header, and that alone loses the boundary.)
     """
 
+    joins = True
+
     def __init__(
         self,
         *,

@@ -1,0 +1,550 @@
+"""What a peer asks of us: requests start, wait, are cancelled or refused; each is answered once.
+
+A connection has one of these for as long as it lasts, an exchange one for its single body. Both
+hand in decoded messages by `take`, and plain requests by `begin`; what is to be run goes to the
+host's `start`, and comes back by `finish`.
+
+Laws of this file:
+- A request runs when there is a slot, else it waits in the queue. Sequential is a limit of one.
+- Every request is answered once. `Job.answered` is set where its answer is sent, and nowhere else.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from duet_rpc.context import Origin, Peer
+from duet_rpc.engine.batch import BatchAnswers, Place, is_anonymous, refuse_batch
+from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
+from duet_rpc.engine.handover import Handover
+from duet_rpc.engine.intake import Plain
+from duet_rpc.engine.queue import Queued, RequestQueue, Waiting, cost
+from duet_rpc.engine.slots import Slots
+from duet_rpc.errors import (
+    Cancelled,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    RpcError,
+    ShuttingDown,
+)
+from duet_rpc.tracebacks import OwnFault
+from duet_rpc.wire.messages import (
+    NULL,
+    Batch,
+    Invalid,
+    Notification,
+    Request,
+    Response,
+    Single,
+    TooLarge,
+    encode_error,
+)
+from duet_rpc.wire.params import AGE
+
+
+class RequestHost(Protocol):
+    """What runs handlers."""
+
+    def start(self, job: Job) -> None:
+        """Run a handler; `finish` is called with its outcome, at once or later."""
+        ...
+
+    def cancel(self, job: Job) -> None:
+        """Stop a handler if it can be stopped; its outcome is no longer awaited."""
+        ...
+
+    @property
+    def peer(self) -> Peer:
+        """The other end, as handlers see it."""
+        ...
+
+
+class AwaitedAnswers(Protocol):
+    """The calls of our own that messages of the peer may answer."""
+
+    @property
+    def has_open(self) -> bool:
+        """Some call waits for its answer."""
+        ...
+
+    def settle(self, response: Response) -> None:
+        """Settle the call that an answer is for."""
+        ...
+
+    def fail(self, id: bytes) -> bool:
+        """End a call whose answer cannot be understood; False if none has this id."""
+        ...
+
+    def fail_anonymous(self, *, in_array: bool) -> bool:
+        """End the call of an answer under no id; False if it is not clear which."""
+        ...
+
+    def take_progress(self, params: bytes | None) -> bool:
+        """Pass the progress of a call on; False if it is not one of ours."""
+        ...
+
+
+class RequestOptions(Struct, frozen=True, kw_only=True):
+    """What is special to the requests of one peer."""
+
+    origin: Origin
+    answers_faults: bool = True
+    shutdown_methods: frozenset[str] = frozenset()
+    """Served also while we shut down, and in a full queue: they ask for the end."""
+    on_shutdown_queued: Callable[[str], None] = lambda method: None
+    """Called with the name of one that has to wait behind others."""
+
+
+class Stats:
+    """What happened on a connection, counted."""
+
+    __slots__ = ("faults", "refused", "requests", "unmatched_answers")
+
+    def __init__(self) -> None:
+        self.requests = self.faults = self.refused = 0
+        self.unmatched_answers = 0
+        """Answers that no open call was waiting for: late, repeated, or never asked for."""
+
+
+def _id_of(message: Request | Notification) -> bytes | None:
+    return message.id if type(message) is Request else None
+
+
+class Requests:
+    """The requests of one peer.
+
+    It has more than twenty methods because every way in which a request can end is one of them.
+    """
+
+    __slots__ = (
+        "_handover",
+        "_host",
+        "_options",
+        "_peer",
+        "_reply",
+        "by_id",
+        "calls",
+        "closing",
+        "dispatcher",
+        "finished",
+        "origin",
+        "queue",
+        "refusing",
+        "slots",
+        "stats",
+    )
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        host: RequestHost,
+        options: RequestOptions,
+        *,
+        slots: Slots,
+        queue: RequestQueue,
+        handover: Handover,
+        calls: AwaitedAnswers,
+        reply: Callable[[bytes], object],
+    ) -> None:
+        """`reply` sends the body of an answer that belongs to no batch."""
+        self.dispatcher = dispatcher
+        self.origin = options.origin
+        self.slots = slots
+        self.queue = queue
+        self.by_id: dict[bytes, Queued] = {}
+        """What has begun or waits, by its raw id."""
+        self.calls = calls
+        self.stats = Stats()
+        self.closing = False
+        """We shut down: what has not been started is answered `shutting-down`."""
+        self.refusing = False
+        """Backpressure: the queue is full and nothing moves; what comes is `overloaded`."""
+        self.finished = 0
+        """How many handlers have ended; the clocks see by it whether anything moves."""
+        self._host = host
+        self._peer = host.peer
+        self._options = options
+        self._handover = handover
+        self._reply = reply
+
+    @property
+    def full(self) -> bool:
+        """No room in the queue: the host stops reading for a moment, then says `refuse`."""
+        queue = self.queue
+        budget = queue.budget
+        if budget is None or budget.used < budget.limit or queue.full:
+            return queue.full
+        # Others hold it all. What can start at once needs no room, and what waits behind our own
+        # requests is looked at again when one of them ends.
+        return bool(queue.waiting) or self.slots.running >= self.slots.limit
+
+    def close_down(self) -> None:
+        """From now on answer what has not been started `shutting-down`."""
+        self.closing = True
+
+    def refuse(self) -> None:
+        """The queue has been full for too long: from now on answer what comes `overloaded`."""
+        self.refusing = self.full
+
+    def accept(self) -> None:
+        """There is room again."""
+        self.refusing = False
+
+    # Messages in.
+
+    def begin(
+        self, message: Plain, body: bytes | bytearray, waiting_size: int = 0, place: Place = None
+    ) -> bool:
+        """Start a plain request, or let it wait; False if it has to take the slow decode."""
+        try:
+            job = self.dispatcher.admit(message, body, self._peer, self.origin)
+        except Exception:
+            return False
+        id, by_id = job.id, self.by_id
+        if id is not None:
+            if id not in by_id:
+                by_id[id] = job
+            elif self.slots.limit > 1:
+                return False
+        self.stats.requests += 1
+        if place is not None:
+            self._give_place(job, place)
+        if waiting_size:
+            job.size = waiting_size
+            self.queue.append(job)
+        else:
+            self.slots.running += 1
+            self._host.start(job)
+        return True
+
+    def take_plain(self, body: bytes | bytearray) -> bool:
+        """Take a plain request beside what runs or waits; False if it is anything else."""
+        intake = self.dispatcher.intake
+        if intake is None or self.closing:
+            return False
+        if self.slots.running < self.slots.limit:  # and so nothing waits
+            message = intake.read(body)
+            return message is not None and self.begin(message, body)
+        message = None if self.refusing else intake.read_waiting(body)
+        if message is None or message.served.name in self._options.shutdown_methods:
+            return False
+        return self.begin(message, body, cost(len(body)))
+
+    def take_batch(
+        self,
+        batch: Batch | TooLarge,
+        size: int,
+        deliver: Callable[[bytes | None], object],
+        may_start: bool = True,
+    ) -> InvalidRequest | None:
+        """Take each item alone and deliver the answers together; return why nothing is taken."""
+        refusal = refuse_batch(batch, self.dispatcher.policy.max_batch)
+        if refusal is not None:
+            return refusal
+        assert isinstance(batch, Batch), "anything else was refused"
+        answers = BatchAnswers(self, len(batch.items), deliver)
+        share = size // len(batch.items)
+        anonymous = []
+        for index, item in enumerate(batch.items):
+            if self.calls.has_open and is_anonymous(item):
+                anonymous.append(index)
+            else:
+                self.take(item, share, (answers, index), may_start)
+        has_ended = bool(anonymous) and self.calls.fail_anonymous(in_array=True)
+        for index in anonymous:
+            if has_ended:
+                self.stats.faults += 1
+                answers.settle(index, None)
+            else:
+                self.take(batch.items[index], share, (answers, index), may_start)
+        return None
+
+    def take(self, message: Single, size: int, place: Place, may_start: bool = True) -> None:
+        """Do what one decoded message asks for, now or in its turn."""
+        if type(message) is Response:
+            if message.is_anonymous and self._fail_call(NULL, place):
+                self.stats.faults += 1
+            else:
+                self.calls.settle(message)
+            self._no_answer(place)
+        elif type(message) is Invalid:
+            self.stats.faults += 1
+            if message.is_answer and self._fail_call(message.id, place):
+                self._no_answer(place)
+            else:
+                self._take_invalid(message, place)
+        else:
+            assert isinstance(message, (Request, Notification)), "the union is closed"
+            self._take_request(message, size, place, may_start)
+
+    def _take_invalid(self, message: Invalid, place: Place) -> None:
+        from duet_rpc.hooks import FrameFault  # rare, and a cold start should not pay for it
+
+        id = None if message.id == NULL else message.id
+        reason = message.error.reason or "parse error"
+        self.dispatcher.tell(FrameFault(self.origin, reason, "message", id))
+        self.answer_fault(message.error, message.id, place)
+
+    def _take_request(
+        self, message: Request | Notification, size: int, place: Place, may_start: bool
+    ) -> None:
+        self.stats.requests += 1
+        dialect, slots = self.dispatcher.dialect, self.slots
+        if message.method == dialect.cancel:
+            self._take_cancel(message, place)
+            return
+        if message.method == dialect.progress and self.calls.take_progress(message.params):
+            self._no_answer(place)
+            return
+        waiting = Waiting(message, size, place)
+        refusal = self._register(message, waiting)
+        if refusal is not None:
+            self._refuse(message.method, _id_of(message), place, refusal)
+        elif may_start and slots.running < slots.limit and not self.queue.waiting:
+            self.start(waiting)
+        else:
+            if message.params is not None and AGE in message.params:
+                waiting.read_at = self.dispatcher.now()
+            self.queue.append(waiting)
+            if message.method in self._options.shutdown_methods:
+                self._options.on_shutdown_queued(message.method)
+
+    def _fail_call(self, id: bytes, place: Place) -> bool:
+        """End the call of an answer that is none; False if no one waits for it."""
+        if id == NULL:
+            in_batch = place is not None and type(place[0]) is BatchAnswers
+            return not in_batch and self.calls.fail_anonymous(in_array=False)
+        return self.calls.fail(id)
+
+    def _register(self, message: Request | Notification, waiting: Waiting) -> RpcError | None:
+        """Note that an id is in flight; say why it may not be."""
+        asks_for_end = message.method in self._options.shutdown_methods
+        if self.closing and not asks_for_end:
+            return ShuttingDown()
+        if self.full and not asks_for_end:
+            self.stats.refused += 1
+            return overloaded()
+        if type(message) is Request and message.id != NULL:
+            if message.id not in self.by_id:
+                self.by_id[message.id] = waiting
+            elif self.slots.limit > 1:
+                return InvalidRequest.because(
+                    "duplicate-id",
+                    detail="a request with this id is still being worked on: use another",
+                )
+        return None
+
+    # From the start of a request to its end.
+
+    def start(self, waiting: Queued) -> None:
+        """Start what has waited its turn, or send the answer that has."""
+        if type(waiting) is Job:
+            waiting.size = 0
+            if self.closing:
+                self._release(waiting.id, waiting)
+                self._refuse(waiting.method.name, waiting.id, waiting.place, ShuttingDown())
+            else:
+                self.slots.running += 1
+                self._host.start(waiting)
+            return
+        assert isinstance(waiting, Waiting), "the union is closed"
+        message, place = waiting.message, waiting.place
+        if message is None:
+            self._answer(waiting.answer, place)
+            return
+        try:
+            if self.closing and message.method not in self._options.shutdown_methods:
+                raise ShuttingDown()
+            job = self.dispatcher.prepare(message, self._peer, self.origin, waiting.read_at)
+        except Exception as error:
+            id = _id_of(message)
+            self._release(id, waiting)
+            # Under no other name: this frame, and with it the message, would live in a circle.
+            if not isinstance(error, RpcError):
+                error = self._log_own_fault(error, message)
+            self._refuse(message.method, id, place, error)
+            return
+        self._give_place(job, place)
+        if job.id is not None and self.by_id.get(job.id) is waiting:
+            self.by_id[job.id] = job
+        self.slots.running += 1
+        self._host.start(job)
+
+    def _give_place(self, job: Job, place: Place) -> None:
+        """Say where the answer of a job goes. Of a notification nothing more is awaited."""
+        job.place = place
+        if job.id is None:
+            self._no_answer(place)
+
+    def finish(self, job: Job, member: bytes) -> None:
+        """Take the outcome of a handler; its slot is free. The host then calls `go_on`."""
+        context = job.context
+        if context is not None:
+            context.is_over = True
+            if self.slots.paused:
+                self.slots.end(context)
+        self.slots.running -= 1
+        self.finished += 1
+        if job.id is None:
+            if member.startswith(b'"error"'):
+                self.dispatcher.log_failed_notification(job)
+        elif not job.answered:
+            self._answer_job(job, member)
+
+    def abandon(self, job: Job, error: RpcError, *, answers: bool = True) -> None:
+        """Answer a running request now and stop its handler, as far as it may be stopped.
+
+        One that is not to be answered is over all the same: its id is free.
+
+        A command that has begun goes on: its effect may have happened, and its caller can ask for
+        the outcome. A transactional one is rolled back, and one that waits for another run of it
+        stops waiting.
+        """
+        if job.answered:
+            return
+        if job.context is not None:
+            job.context.cancelled = True
+        if job.id is None:
+            job.answered = True
+        elif not answers:
+            job.answered = True
+            self._release(job.id, job)
+            self._no_answer(job.place)
+        else:
+            self._answer_job(job, error_member(error))
+        if job.may_be_stopped:
+            self._host.cancel(job)
+
+    def refuse_queued(self) -> None:
+        """Answer everything that waits: we are shutting down."""
+        self.close_down()
+        while self.queue.waiting:
+            waiting = self.queue.popleft()
+            message = waiting.message if type(waiting) is Waiting else None
+            if message is None or message.method not in self._options.shutdown_methods:
+                self.start(waiting)  # which starts nothing any more
+            else:
+                self._serve_shutdown(message, waiting)
+
+    def _serve_shutdown(self, message: Request | Notification, waiting: Queued) -> None:
+        """Serve a request for the end although a handler still runs; it needs no slot."""
+        try:
+            job = self.dispatcher.prepare(message, self._peer, self.origin)
+        except RpcError as error:
+            self._refuse(message.method, _id_of(message), waiting.place, error)
+            return
+        member = self.dispatcher.run(job)
+        if job.id is not None:
+            self._release(job.id, waiting)
+            self._answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), waiting.place)
+
+    def _take_cancel(self, message: Request | Notification, place: Place) -> None:
+        dialect = self.dispatcher.dialect
+        id = dialect.read_cancel(message.params)
+        if id is None:
+            self._tell_refused(message.method, None, InvalidParams("cancellation without an id"))
+        else:
+            self.cancel(id)
+        if type(message) is Request:
+            self.answer_in_turn(b'{"jsonrpc":"2.0","id":%b,"result":null}' % message.id, place)
+        else:
+            self._no_answer(place)
+
+    def cancel(self, id: bytes) -> None:
+        """End the request with this id, wherever it is; unknown ones are ignored."""
+        # Of several requests under one id, only the first is in `by_id`.
+        found = self.by_id.get(id) or self.queue.find(id)
+        if type(found) is Job and not found.size:
+            self.abandon(found, Cancelled(), answers=self.dispatcher.dialect.answers_cancelled)
+        elif found is not None:
+            self.queue.remove(found)
+            self._release(id, found)
+            self._refuse_cancelled(found.name, id, found.place)
+        else:
+            method = self._handover.give_up(id, self.dispatcher.policy.max_depth)
+            if method is not None:
+                self._refuse_cancelled(method, id, None)
+
+    def _refuse_cancelled(self, method: str, id: bytes, place: Place) -> None:
+        """End a request that was cancelled before it began, with an answer if there is to be one.
+
+        Without one it is logged all the same.
+        """
+        if self.dispatcher.dialect.answers_cancelled:
+            self._refuse(method, id, place, Cancelled())
+        else:
+            self._tell_refused(method, id, Cancelled())
+            self._no_answer(place)
+
+    def _refuse(self, method: str, id: bytes | None, place: Place, error: RpcError) -> None:
+        """Report that a request was not started, and answer it unless it wants no answer."""
+        self._tell_refused(method, id, error)
+        if id is not None:
+            self._answer(encode_error(id, error), place)
+        elif (
+            isinstance(error, InvalidRequest)
+            and self.dispatcher.policy.answers_refused_notifications
+        ):
+            self._answer(encode_error(NULL, error), place)
+        else:
+            self._no_answer(place)
+
+    def _tell_refused(self, method: str, id: bytes | None, error: RpcError) -> None:
+        from duet_rpc.hooks import RequestRefused
+
+        correlation_id = (
+            None if id is None else self.dispatcher.correlation_id(id, self.origin.connection_id)
+        )
+        self.dispatcher.tell(RequestRefused(self.origin, method, correlation_id, error, id))
+
+    def _log_own_fault(self, error: Exception, message: Request | Notification) -> RpcError:
+        """Log a fault of ours; the caller is answered all the same."""
+        id, connection_id = _id_of(message), self.origin.connection_id
+        reference = self.dispatcher.log.failure(
+            "a request could not be prepared",
+            OwnFault(error),
+            method=message.method,
+            id=id,
+            correlation_id=self.dispatcher.correlation_id(id, connection_id),
+            connection_id=connection_id,
+        )
+        return InternalError(data={"reference": reference})
+
+    # Answers out.
+
+    def _answer_job(self, job: Job, member: bytes) -> None:
+        assert job.id is not None and not job.answered, "answered once, and only requests"
+        job.answered = True
+        self._release(job.id, job)
+        self._answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), job.place)
+
+    def _release(self, id: bytes | None, holder: Queued) -> None:
+        if id is not None and self.by_id.get(id) is holder:
+            del self.by_id[id]
+
+    def answer_fault(self, error: RpcError, id: bytes = NULL, place: Place = None) -> None:
+        """Answer what is no message; a client does not."""
+        if self._options.answers_faults:
+            self.answer_in_turn(encode_error(id, error), place)
+        else:
+            self._no_answer(place)
+
+    def answer_in_turn(self, answer: bytes, place: Place) -> None:
+        """Send an answer that no handler made, in its turn where answers keep the order."""
+        busy = self.slots.running or self.queue.waiting or self._handover.lent
+        if self.slots.limit == 1 and busy and not self.full:
+            self.queue.append(Waiting(None, len(answer), place, answer))
+        else:
+            self._answer(answer, place)
+
+    def _answer(self, answer: bytes, place: Place) -> None:
+        if place is None:
+            self._reply(answer)
+        else:
+            place[0].settle(place[1], answer)
+
+    def _no_answer(self, place: Place) -> None:
+        if place is not None:
+            place[0].settle(place[1], None)

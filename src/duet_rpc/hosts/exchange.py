@@ -1,0 +1,83 @@
+"""Exchanges on an event loop: each body is answered by itself, whatever carries it."""
+
+import asyncio
+from typing import Any
+
+from duet_rpc.context import Context, Origin, Peer, Reply
+from duet_rpc.engine.clocks import HandlerClocks
+from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.exchange import Exchanges
+from duet_rpc.errors import UsageError
+from duet_rpc.hosts.loggers import RequestLoggers
+from duet_rpc.hosts.on_loop import OnLoop
+from duet_rpc.hosts.runner import LoopRunner
+from duet_rpc.hosts.workers import Workers
+
+_NO_WAY_BACK = (
+    "this caller cannot be called back: it sent one body and waits for one answer"
+    " (ctx.origin.can_be_called tells)"
+)
+
+
+class ExchangeHost(OnLoop):
+    """Runs the handlers of an endpoint's exchanges on the running event loop."""
+
+    def __init__(self, dispatcher: Dispatcher, *, workers: Workers) -> None:
+        super().__init__()
+        self.dispatcher = dispatcher
+        self.dialect = dispatcher.dialect
+        self.logger = RequestLoggers(dispatcher.log).logger
+        self.exchanges = Exchanges(dispatcher, self)
+        self.finish = self.exchanges.finish
+        self.clocks = HandlerClocks(self.exchanges)
+        self._runner = LoopRunner(self, workers.lane())
+        self.start, self.cancel = self._runner.start, self._runner.cancel
+
+    async def answer(self, body: bytes, origin: Origin) -> bytes | None:
+        """Give the answer to one body; None if there is to be none.
+
+        Cancelled, it cancels the requests in the body, as far as they may be stopped.
+        """
+        answered: asyncio.Future[bytes | None] = self.loop.create_future()
+
+        def deliver(answer: bytes | None) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        with self.lock:
+            exchange = self.exchanges.take(body, origin, deliver)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            with self.lock:
+                exchange.cancel()
+                self.exchanges.go_on()
+            raise
+
+    def go_on(self) -> None:
+        """Start what waits; the lock is held."""
+        self.exchanges.go_on()
+
+    def close(self) -> None:
+        """Answer what waits `shutting-down`, and cancel what may be stopped."""
+        with self.lock:
+            self.stop_timer()
+            self.exchanges.refuse_queued()
+            self._runner.close()
+
+    # The peer, for handlers.
+
+    @property
+    def peer(self) -> Peer:
+        """The caller, as handlers see it."""
+        return self
+
+    def notify(self, method: str, params: Any) -> None:
+        """Refuse to send a notification: there is no way to the caller."""
+        raise UsageError(_NO_WAY_BACK)
+
+    def call(
+        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+    ) -> Reply:
+        """Refuse to call the caller."""
+        raise UsageError(_NO_WAY_BACK)
