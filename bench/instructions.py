@@ -59,9 +59,9 @@ class Program(NamedTuple):
     """How often it does what it is told."""
 
 
-def _dispatch(script: str, kind: str) -> Program:
+def _dispatch(script: str, kind: str, *variant: str) -> Program:
     # The driver runs its loop five times.
-    return Program(script, lambda requests: ["dispatch", kind, str(requests)], repeats=5)
+    return Program(script, lambda requests: [*variant, "dispatch", kind, str(requests)], repeats=5)
 
 
 def _serve(script: str, *variant: str, window: int = 0) -> Program:
@@ -97,6 +97,8 @@ _MINIMA = {
 _PROGRAMS = {
     "dispatch a request": ("dispatch", _dispatch(_DUET, "request")),
     "dispatch a batch item": ("dispatch", _dispatch(_DUET, "batch")),
+    "dispatch a request on a message link": ("dispatch", _dispatch(_DUET, "request", "link")),
+    "dispatch an exchange": ("dispatch", _dispatch(_DUET, "request", "exchange")),
     "serve a request": ("serve", _serve(_DUET)),
     "serve a request on the loop": ("serve", _serve(_DUET, "counted", "concurrent")),
     "serve a method with a Context": ("serve", _serve(_DUET, "counted", "context")),

@@ -12,6 +12,9 @@ The first argument may name a variant:
     raw-server    the same handler; the client decodes the answer
     dispatcher    leaves the connection out of the work in process: no order, no queue, no ids in
                   flight, as in the peers' dispatchers
+    link, exchange
+                  the work in process over a link that keeps messages whole, or each message as an
+                  exchange without a connection
     store=URL     keeps commands in a store (`store=`: in none), with a whole window in flight
     context, async, worker, command
                   as concurrent, but `add` takes a `Context`, is an `async def`, runs in a worker
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 HANDLERS = ("context", "async", "worker", "command")
-VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", "dispatcher", *HANDLERS)
+IN_PROCESS = ("dispatcher", "link", "exchange")
+VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", *IN_PROCESS, *HANDLERS)
 is_counted = sys.argv[1] == "counted"
 if is_counted:
     del sys.argv[1]
@@ -179,6 +183,8 @@ def dispatch() -> driver.Answer:
     from duet_rpc.context import Origin
     from duet_rpc.engine.connection import Connection, ConnectionOptions
     from duet_rpc.engine.dispatch import Dispatcher
+    from duet_rpc.engine.exchange import Exchanges
+    from duet_rpc.wire.framing.whole import WholeFraming
 
     dispatcher = Dispatcher(service, policy)
     if variant == "dispatcher":
@@ -209,9 +215,17 @@ def dispatch() -> driver.Answer:
         def start(self, job: Any) -> None:
             connection.requests.finish(job, connection.run_lent(job))
 
-    framing: Any = Whole()
+    framing: Any = WholeFraming() if variant == "link" else Whole()
     host: Any = Host()
     origin = Origin(connection_id="bench", transport="memory")
+    if variant == "exchange":
+        exchanges = Exchanges(dispatcher, host)
+
+        def answer_alone(data: bytes) -> bytes | None:
+            exchanges.take(data, origin, sent.append)  # type: ignore[arg-type]
+            return sent.pop()
+
+        return answer_alone
     connection = Connection(dispatcher, framing, host, ConnectionOptions(origin=origin))
     receive = connection.receive
 

@@ -59,10 +59,14 @@ def named_errors(handler: Any) -> list[type[RpcError]]:
 
 
 class Kind(enum.Enum):
-    """Whether calling a method changes anything."""
+    """What calling a method means."""
 
     QUERY = "query"
+    """It changes nothing."""
     COMMAND = "command"
+    """It has effects."""
+    NOTIFICATION = "notification"
+    """It tells something, and is never answered."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """Set for commands only."""
     timeout: float | None
     """Seconds after which the server answers `deadline-exceeded`."""
+    ordered: bool = False
+    """No later message of its connection is started before it has ended; of notifications."""
 
 
 class Service:
@@ -244,6 +250,56 @@ class Service:
 
         return register if handler is None else register(handler)
 
+    @overload
+    def notification(self, handler: F, /) -> F: ...
+    @overload
+    def notification(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        unordered: bool = False,
+        inline: bool = False,
+        ignore_unknown: bool = False,
+        timeout: float | None = None,
+    ) -> Callable[[F], F]: ...
+    def notification(
+        self,
+        handler: Any = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        unordered: bool = False,
+        inline: bool = False,
+        ignore_unknown: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Register a function for messages that want no answer.
+
+        It has ended before any later message of the same connection is started, so notifications
+        keep their order, and a request sees what those before it did. `unordered` lets it run
+        beside others.
+        """
+
+        check("unordered", unordered, isinstance(unordered, bool), "True or False")
+
+        def register(handler: F) -> F:
+            self._add(
+                handler,
+                Kind.NOTIFICATION,
+                name=name,
+                description=description,
+                notification_allowed=True,
+                inline=inline,
+                ignore_unknown=ignore_unknown,
+                promise=None,
+                timeout=timeout,
+                ordered=not unordered,
+            )
+            return handler
+
+        return register if handler is None else register(handler)
+
     def run(self, policy: "Policy | None" = None) -> None:
         """Serve this service on stdin and stdout until the peer ends it."""
         from duet_rpc.server.server import Server
@@ -262,6 +318,7 @@ class Service:
         ignore_unknown: bool,
         promise: Promise | None,
         timeout: float | None,
+        ordered: bool = False,
     ) -> None:
         if not callable(handler):
             raise UsageError(
@@ -286,10 +343,6 @@ class Service:
             raise UsageError(f"a handler without a name needs one: @service.{kind.value}(name=...)")
         if full_name in self._methods:
             raise UsageError(f"{full_name} is registered twice; give one of them another name=")
-        if full_name.startswith("$/"):
-            raise UsageError(
-                f"{full_name}: names that begin with $/ belong to the protocol; choose another"
-            )
         parameters = Parameters.of(
             handler,
             full_name,
@@ -298,7 +351,7 @@ class Service:
             scope=_caller_scope(),
         )
         if parameters.transaction is not None:
-            if kind is Kind.QUERY:
+            if kind is not Kind.COMMAND:
                 raise UsageError(
                     f"{full_name}: only a command is given the transaction of the store; if it"
                     " changes something, register it with @service.command; if it only reads, let"
@@ -333,6 +386,7 @@ class Service:
             is_async=is_async,
             promise=promise,
             timeout=timeout,
+            ordered=ordered,
         )
 
 

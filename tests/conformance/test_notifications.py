@@ -2,9 +2,11 @@
 
 import pytest
 
+from duet_rpc import Context, Service
+from duet_rpc.errors import UsageError
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy
 from tests.conformance.specimen import specimen
-from tests.helpers import Line, exchange, notification, refusal, request, result
+from tests.helpers import Line, data_of, exchange, notification, refusal, request, result
 
 ALL = [SPEC, EDITOR, AGENT, DEVELOPMENT, PRODUCTION]
 STRICT = [DEVELOPMENT, PRODUCTION]
@@ -123,3 +125,75 @@ def test_a_command_with_an_id_runs(policy: Policy) -> None:
     assert (
         result(exchange(policy, specimen(), request("pay", {"idempotency_key": "k"}, id=0))[0]) == 1
     )
+
+
+# Notifications that keep their order.
+
+
+def ordered() -> Service:
+    service, seen = Service(), list[int]()
+
+    @service.notification
+    def change(number: int) -> None:
+        seen.append(number)
+
+    @service.notification(unordered=True)
+    async def hint(number: int) -> None:
+        seen.append(number)
+
+    @service.query
+    def look(ctx: Context) -> list[int]:
+        return list(seen)
+
+    return service
+
+
+@pytest.mark.carriers("stream", "message link")
+@pytest.mark.clause("notifications-8")
+@every_preset
+def test_nothing_later_is_started_before_an_ordered_notification_has_ended(policy: Policy) -> None:
+    line = Line(policy, ordered(), held={"change"})
+    assert line.send(notification("change", [1]), request("look", id=1)) == []
+    assert line.send(notification("change", [2]), request("look", id=2)) == []
+    assert line.running == [None]
+    assert [result(answer) for answer in line.release()] == [[1]]
+    assert [result(answer) for answer in line.release()] == [[1, 2]]
+
+
+@pytest.mark.carriers("stream", "message link")
+@pytest.mark.clause("notifications-8")
+def test_an_ordered_notification_runs_beside_requests_that_began_before_it() -> None:
+    line = Line(AGENT, ordered(), held={"look", "change"})
+    line.send(request("look", id=1), notification("change", [1]), request("look", id=2))
+    assert line.running == [b"1", None]
+    assert result(line.release(b"1")[0]) == []
+    line.release()
+    assert line.running == [b"2"]
+
+
+@pytest.mark.clause("notifications-8")
+def test_one_that_is_unordered_holds_nothing_back() -> None:
+    line = Line(AGENT, ordered(), held={"hint"})
+    assert result(line.send(notification("hint", [1]), request("look", id=1))[0]) == []
+    assert line.running == [None]
+
+
+@pytest.mark.clause("notifications-8")
+@every_preset
+def test_a_notification_is_not_called_with_an_id(policy: Policy) -> None:
+    (answer,) = exchange(policy, ordered(), request("change", [1]))
+    assert refusal(answer).code == -32601
+    assert "send it without an id" in data_of(answer)["detail"]
+
+
+@pytest.mark.clause("notifications-8")
+def test_names_of_the_protocol_may_be_served_but_not_its_cancellation() -> None:
+    service = Service()
+
+    @service.notification(name="$/setTrace")
+    def set_trace(value: str) -> None: ...
+
+    assert exchange(EDITOR, service, notification("$/setTrace", ["off"])) == []
+    service.notification(name="$/cancelRequest")(set_trace)
+    with pytest.raises(UsageError, match="cannot be served"):
+        exchange(EDITOR, service, notification("$/setTrace", ["off"]))

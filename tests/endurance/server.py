@@ -106,7 +106,7 @@ async def count() -> dict[str, int]:
     counted = held()
     (listener,) = (each for each in gc.get_objects() if type(each) is Listener)
     connections = [host.connection.requests for host in listener.hosts.values()]
-    limit = sum(each.slots.limit for each in connections)
+    limit = sum(each.slots.max_running for each in connections)
     running = sum(each.slots.running for each in connections) - 1
     return counted | {
         "tasks": len(asyncio.all_tasks()) - 1,

@@ -187,7 +187,6 @@ def with_transaction(tx: Transaction) -> None: ...
         (lambda s: s.query("add"), "not 'add'; give options by name: @service.query(name=...)"),
         (lambda s: s.command(3), "a command is a function, not 3"),
         (lambda s: (s.query(function), s.command(function)), "registered twice; give one of them"),
-        (lambda s: s.query(name="$/x")(function), "belong to the protocol; choose another"),
         (lambda s: s.query(inline=True)(coroutine), "leave out inline=True"),
         (lambda s: s.query(inline=True, timeout=1)(function), "leave out inline=True or timeout="),
         (lambda s: s.command(inline=True, timeout=1)(function), "leave out inline=True or"),

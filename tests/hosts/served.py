@@ -187,6 +187,36 @@ def leave_behind(what: str) -> None:
         ThreadPoolExecutor().submit(time.sleep, 600)
 
 
+changes: list[int] = []
+
+
+@plain.notification
+def change(number: int) -> None:
+    """Keep a number, in a thread where there are threads."""
+    time.sleep(0.002 if number % 3 == 0 else 0)
+    changes.append(number)
+
+
+@more.notification
+async def change_async(number: int) -> None:
+    """Keep a number, after some turns of the loop."""
+    for _ in range(5 if number % 3 == 0 else 0):
+        await asyncio.sleep(0)
+    changes.append(number)
+
+
+@plain.query
+def changed() -> list[int]:
+    """Tell what was kept so far."""
+    return list(changes)
+
+
+@more.query(inline=True)
+def changed_inline() -> list[int]:
+    """Tell the same, on the thread that reads."""
+    return list(changes)
+
+
 # Forks. Each gives the exit status of its child.
 
 

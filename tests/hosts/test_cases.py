@@ -139,6 +139,29 @@ def test_hooks_run_around_handlers_and_are_told_events(host: Host, tmp_path: Pat
         line.wait_for_log("event ConnectionClosed")
 
 
+# Notifications keep their order, and come before the requests that follow them.
+
+
+@over(EVERY)
+@pytest.mark.parametrize("policy", ["spec", "editor", "development"])
+def test_a_request_sees_all_notifications_before_it_in_order(
+    host: Host, policy: str, tmp_path: Path
+) -> None:
+    kinds = methods(host, "change")
+    looks = ["changed", "changed_inline"] if host.has_async else ["changed"]
+    with host.serve(tmp_path, preset=policy) as line:
+        sent = []
+        for number in range(30):
+            sent.append(notification(kinds[number % len(kinds)], [number]))
+            sent.append(request(looks[number % len(looks)], id=number))
+        line.write(b"".join(sent))
+        for id, answer in answers(line, 30).items():
+            seen = answer["result"]
+            assert isinstance(id, int) and isinstance(seen, list)
+            # A notification that follows may begin while the request still runs.
+            assert len(seen) > id and seen == list(range(len(seen)))
+
+
 # A handler's own calls.
 
 

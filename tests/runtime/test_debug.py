@@ -93,7 +93,7 @@ def test_a_wrong_count_is_told_at_the_next_turn(wrong: int, violations: Path) ->
 def test_one_more_than_may_run_is_told(violations: Path) -> None:
     one = Line(AGENT, make_service(), held=["work"])
     one.send(request("work", id=1))
-    one.connection.requests.slots.limit = 0
+    one.connection.requests.slots.max_running = 0
     with pytest.raises(AssertionError, match="one more than may run was started"):
         one.connection.requests.start(Waiting(Request(b"2", "work", None), 0, None))
     assert violations.exists()

@@ -16,6 +16,7 @@ from duet_rpc.service import Kind, Service
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KIND = "__duet_rpc_kind__"
+_VERBS = {Kind.QUERY: "query", Kind.COMMAND: "command", Kind.NOTIFICATION: "notify"}
 
 
 def query(method: F) -> F:
@@ -27,6 +28,12 @@ def query(method: F) -> F:
 def command(method: F) -> F:
     """Mark a method of an interface as one with effects."""
     setattr(method, _KIND, Kind.COMMAND)
+    return method
+
+
+def notification(method: F) -> F:
+    """Mark a method of an interface as one that is sent without waiting for an answer."""
+    setattr(method, _KIND, Kind.NOTIFICATION)
     return method
 
 
@@ -99,9 +106,13 @@ def _calling(
     returns: Any,
     errors: ErrorClasses | None,
 ) -> Callable[..., Any]:
-    send = getattr(client, "call" if kind is None else kind.value)
+    send = getattr(client, "call" if kind is None else _VERBS[kind])
     returns = type(None) if returns is None else returns
-    options = {} if errors is None else {"errors": errors}
+    options: dict[str, Any] = {} if errors is None else {"errors": errors}
+    if kind is Kind.NOTIFICATION:
+        options = {}
+    else:
+        options["returns"] = returns
 
     def method(*args: Any, **kwargs: Any) -> Any:
         if len(args) > len(parameters):
@@ -114,7 +125,7 @@ def _calling(
                 raise TypeError(f"{full_name} was given {name} twice")
             params[name] = value
         params = {name: value for name, value in params.items() if value is not UNSET}
-        return send(full_name, params or None, returns=returns, **options)
+        return send(full_name, params or None, **options)
 
     method.__name__ = full_name
     return method

@@ -42,6 +42,7 @@ class Host(FrameWriter, RequestHost, Protocol):
 class ConnectionOptions(RequestOptions, frozen=True, kw_only=True):
     """What one connection is told when it is made, on whatever host."""
 
+    keeps_order: bool = True
     closes_on_lost_boundary: bool = False
     one_at_a_time: bool = False
     """Send a call of ours only when no other waits for its answer."""

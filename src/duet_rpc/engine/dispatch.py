@@ -179,6 +179,11 @@ class Dispatcher:
         self.spent: Any = None
         """The last large message that was answered. To free it takes as long as to read its answer,
         so whoever has sent the answer does that then."""
+        if dialect.cancel in service:
+            raise UsageError(
+                f"{dialect.cancel} is how requests are cancelled here, and cannot be served;"
+                " a handler is told by ctx.cancelled, or by the CancelledError of its task"
+            )
         methods = [each for each in service if each.name not in (dialect.cancel, dialect.progress)]
         simple = [method for method in methods if self._is_simple(method)]
         self.intake = compile_intake(methods, simple, policy, self) if methods else None
@@ -288,6 +293,10 @@ class Dispatcher:
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
         policy = self.policy
+        if method.kind is Kind.NOTIFICATION and id is not None:
+            raise MethodNotFound(
+                data={"detail": f"{method.name} is a notification: send it without an id"}
+            )
         if method.kind is Kind.COMMAND and policy.command_needs_id and (id is None or id == NULL):
             raise InvalidRequest.because(
                 "command-requires-id", detail=f"{method.name} is a command: send it with an id"
@@ -501,7 +510,7 @@ class Dispatcher:
         """Tell whether a method needs nothing of the long way."""
         parameters = method.parameters
         return (
-            method.kind is Kind.QUERY
+            method.kind is not Kind.COMMAND
             and not method.is_async
             and (method.inline or (self.policy.max_in_flight == 1 and not self._shares_thread))
             and parameters.context is None

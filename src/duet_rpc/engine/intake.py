@@ -333,7 +333,8 @@ def _envelope(
     else:
         empty = list if method.parameters.rest is not UNSET else params
         fields.append(("params", params, msgspec.field(default_factory=empty)))
-    fields.append(("id", (int | str if is_simple else Raw) | UnsetType, UNSET))
+    if method.kind is not Kind.NOTIFICATION:  # which may have none: the slow decode refuses it
+        fields.append(("id", (int | str if is_simple else Raw) | UnsetType, UNSET))
     needs_id = method.kind is Kind.COMMAND and policy.command_needs_id
     allowed = method.notification_allowed or policy.notifications is Notifications.ANY
     return msgspec.defstruct(
@@ -342,6 +343,7 @@ def _envelope(
         namespace={
             "call": method.parameters.call_message if is_simple else None,
             "served": method,
+            **({"id": UNSET} if method.kind is Kind.NOTIFICATION else {}),
             "notifiable": allowed and not needs_id,
             "__len__": staticmethod(int),  # which is 0
         },

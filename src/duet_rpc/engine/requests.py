@@ -91,6 +91,9 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
 
     origin: Origin
     answers_faults: bool = True
+    keeps_order: bool = False
+    """Whether ordered notifications hold back what comes after them: there is a before and after.
+    """
     shutdown_methods: frozenset[str] = frozenset()
     """Served also while we shut down, and in a full queue: they ask for the end."""
     on_shutdown_queued: Callable[[str], None] = lambda method: None
@@ -206,7 +209,7 @@ class Requests:
         if id is not None:
             if id not in by_id:
                 by_id[id] = job
-            elif self.slots.limit > 1:
+            elif self.slots.max_running > 1:
                 return False
         self.stats.requests += 1
         if place is not None:
@@ -215,8 +218,7 @@ class Requests:
             job.size = waiting_size
             self.queue.append(job)
         else:
-            self.slots.running += 1
-            self._host.start(job)
+            self._run(job)
         return True
 
     def take_plain(self, body: bytes | bytearray) -> bool:
@@ -329,7 +331,7 @@ class Requests:
         if type(message) is Request and message.id != NULL:
             if message.id not in self.by_id:
                 self.by_id[message.id] = waiting
-            elif self.slots.limit > 1:
+            elif self.slots.max_running > 1:
                 return InvalidRequest.because(
                     "duplicate-id",
                     detail="a request with this id is still being worked on: use another",
@@ -346,8 +348,7 @@ class Requests:
                 self._release(waiting.id, waiting)
                 self._refuse(waiting.method.name, waiting.id, waiting.place, ShuttingDown())
             else:
-                self.slots.running += 1
-                self._host.start(waiting)
+                self._run(waiting)
             return
         assert isinstance(waiting, Waiting), "the union is closed"
         message, place = waiting.message, waiting.place
@@ -369,7 +370,13 @@ class Requests:
         self._give_place(job, place)
         if job.id is not None and self.by_id.get(job.id) is waiting:
             self.by_id[job.id] = job
-        self.slots.running += 1
+        self._run(job)
+
+    def _run(self, job: Job) -> None:
+        slots = self.slots
+        slots.running += 1
+        if job.method.ordered and self._options.keeps_order:
+            slots.hold_back()
         self._host.start(job)
 
     def _give_place(self, job: Job, place: Place) -> None:
@@ -386,6 +393,8 @@ class Requests:
             if self.slots.paused:
                 self.slots.end(context)
         self.slots.running -= 1
+        if job.method.ordered and self._options.keeps_order:
+            self.slots.let_go()
         self.finished += 1
         if job.id is None:
             if member.startswith(b'"error"'):
@@ -534,7 +543,7 @@ class Requests:
     def answer_in_turn(self, answer: bytes, place: Place) -> None:
         """Send an answer that no handler made, in its turn where answers keep the order."""
         busy = self.slots.running or self.queue.waiting or self._handover.lent
-        if self.slots.limit == 1 and busy and not self.full:
+        if self.slots.max_running == 1 and busy and not self.full:
             self.queue.append(Waiting(None, len(answer), place, answer))
         else:
             self._answer(answer, place)

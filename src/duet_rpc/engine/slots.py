@@ -10,15 +10,25 @@ from duet_rpc.context import Context
 class Slots:
     """The concurrency limit of one connection or endpoint, and who counts against it."""
 
-    __slots__ = ("_max_paused", "limit", "paused", "running")
+    __slots__ = ("_max_paused", "limit", "max_running", "paused", "running")
 
     def __init__(self, limit: int, max_paused: int) -> None:
         """`max_paused` handlers give up their slots; with a silent peer, any number might wait."""
+        self.max_running = limit
         self.limit = limit
+        """How many may run now: all that may, or none beside an ordered notification."""
         self.running = 0
         self.paused: dict[Context, int] = {}
         """The handlers that are paused: how many answers of the peer each of them waits for."""
         self._max_paused = max_paused
+
+    def hold_back(self) -> None:
+        """An ordered notification begins: until it has ended, nothing else is started."""
+        self.limit = 0
+
+    def let_go(self) -> None:
+        """It has ended."""
+        self.limit = self.max_running
 
     @property
     def without_slot(self) -> int:

@@ -28,14 +28,14 @@ class CheckedRequests(Requests):
     ) -> None:
         self._begun: dict[Job, None] = {}
         slots: Slots = parts.pop("slots")
-        parts["slots"] = _CheckedSlots(slots.limit, dispatcher.policy.max_queued, self)
+        parts["slots"] = _CheckedSlots(slots.max_running, dispatcher.policy.max_queued, self)
         super().__init__(dispatcher, _CheckedHost(host, self), options, **parts)
 
     def count_begun(self, job: Job) -> None:
         """A handler is about to be started."""
         self._begun[job] = None
         self.check()
-        if self.slots.running > self.slots.limit:
+        if self.slots.running > self.slots.max_running:
             violated(f"{self._account}: one more than may run was started")
 
     def watch_task(self, job: Job) -> None:
@@ -65,7 +65,7 @@ class CheckedRequests(Requests):
 
     @property
     def _account(self) -> str:
-        limit, running = self.slots.limit, self.slots.running
+        limit, running = self.slots.max_running, self.slots.running
         return (
             f"{self.origin.connection_id}: {len(self._begun)} in flight: {running} running"
             f" + {len(self.slots.paused)} paused, {limit - running} of {limit} slots free"
