@@ -17,6 +17,8 @@ import pytest
 from duet_rpc import Context, Injected, Server, Service, Transaction
 from duet_rpc.engine.providers import Provider
 from duet_rpc.errors import UsageError
+from duet_rpc.policy import SPEC
+from tests.helpers import exchange
 
 T = TypeVar("T")
 
@@ -381,6 +383,7 @@ def test_only_what_is_provided_can_be_overridden() -> None:
     assert "nothing in the service provides Pool" in refusal(Service(), override={Pool: 1})
 
 
+@pytest.mark.clause("dependencies-1")
 def test_injected_parameters_are_no_part_of_the_interface() -> None:
     service = served(generator)
 
@@ -391,6 +394,27 @@ def test_injected_parameters_are_no_part_of_the_interface() -> None:
     assert method is not None
     assert [parameter.name for parameter in method.parameters.listed] == ["id"]
     assert method.parameters.injected == {"pool": Pool, "cache": Settings}
+
+
+@pytest.mark.clause("dependencies-1")
+def test_a_caller_cannot_send_what_is_injected() -> None:
+    def settings() -> Settings:
+        return Settings("ours")
+
+    service = served(settings, role="dependency")
+
+    @service.query
+    def url(settings: Injected[Settings]) -> str:
+        return settings.url
+
+    ours, theirs = exchange(
+        SPEC,
+        service,
+        b'{"jsonrpc":"2.0","id":1,"method":"s.url"}',
+        b'{"jsonrpc":"2.0","id":2,"method":"s.url","params":{"settings":{"url":"theirs"}}}',
+    )
+    assert b'"result":"ours"' in ours
+    assert b'"code":-32602' in theirs
 
 
 @pytest.mark.clause("dependencies-8")

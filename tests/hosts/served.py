@@ -297,6 +297,8 @@ def add_lifespans(service: Service, how: str, *, is_async: bool) -> Service:
     @living.lifespan
     def outer() -> Iterator[Outer]:
         say("outer starts")
+        if how == "hangs":
+            wait_for_file("/never")
         yield Outer()
         say("outer ends")
         if how == "blocks":

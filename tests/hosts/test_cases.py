@@ -25,7 +25,7 @@ from tests.hosts.table import (
     methods,
     over,
 )
-from tests.transports.lines import PATIENCE, frame, notification, request
+from tests.transports.lines import PATIENCE, eventually, frame, notification, request
 
 
 def answers(line: Line, count: int) -> dict[object, dict[str, object]]:
@@ -300,6 +300,26 @@ def test_a_lifespan_that_fails_to_start_ends_the_process(host: str, tmp_path: Pa
     said = [each for each in log.splitlines() if each.startswith(("outer", "inner"))]
     assert said == ["outer starts", "inner starts"], "the outer one sees the error at its yield"
     assert not socket.exists()
+
+
+@pytest.mark.parametrize("host", ["stdio one at a time", "stdio on a loop", "unix"])
+@pytest.mark.clause("lifespan-4")
+def test_it_ends_although_a_lifespan_does_not_start(host: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    rules = json.dumps({"lifespan": "hangs", "max_in_flight": 1})
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hosts.served", host, rules, str(tmp_path / "socket")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    with process:
+        eventually(lambda: "outer starts" in log.read_text(), "the lifespan starts")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert "ended although a lifespan has not started" in log.read_text()
+    assert not (tmp_path / "socket").exists()
 
 
 @over([ASYNCIO, BLOCKING])

@@ -8,9 +8,8 @@ from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.engine.connection import Connection
-
 if TYPE_CHECKING:
+    from duet_rpc.engine.connection import Connection
     from duet_rpc.engine.dependencies import Dependencies
     from duet_rpc.server.life import Life
     from duet_rpc.server.logs import Logs
@@ -53,7 +52,7 @@ class Lifespan:
                 await self._stack.__aexit__(type(error), error, error.__traceback__)
                 raise
 
-    async def end(self, connections: Iterable[Connection] = ()) -> None:
+    async def end(self, connections: "Iterable[Connection]" = ()) -> None:
         """End every lifespan, in reverse order, once the handlers of these connections have ended.
 
         Those that can be cancelled have been; for the others it does not wait for ever. What a
@@ -75,7 +74,7 @@ async def start_lifespan(lifespan: Lifespan, life: "Life") -> None:
 
 
 async def end_lifespan(
-    lifespan: Lifespan, life: "Life", logs: "Logs", connections: Iterable[Connection] = ()
+    lifespan: Lifespan, life: "Life", logs: "Logs", connections: "Iterable[Connection]" = ()
 ) -> None:
     """End the lifespans of a daemon, which logs what they raise and ends all the same."""
     life.unfinished = "a lifespan has not ended"
@@ -85,7 +84,7 @@ async def end_lifespan(
         logs.failure("a lifespan failed to end", error)
 
 
-async def _wait_for_handlers(connections: list[Connection]) -> None:
+async def _wait_for_handlers(connections: "list[Connection]") -> None:
     if all(connection.idle for connection in connections):
         return
     import asyncio
