@@ -123,13 +123,14 @@ class Service(ServiceExtensions):
         declared = {table.get(code) for table in self._declared} - {None}
         if declared:
             return declared.pop() if len(declared) == 1 else None
-        if self._named[0] != len(self._methods):
+        functions = [method.handler for method in self] + self.functions
+        if self._named[0] != len(functions):
             found: dict[int, type[RpcError] | None] = {}
-            for method in self:
-                for cls in named_errors(method.handler):
+            for function in functions:
+                for cls in named_errors(function):
                     # Two classes for one code: nobody can tell which one was raised.
                     found[cls.code] = cls if found.get(cls.code, cls) is cls else None
-            self._named = len(self._methods), found
+            self._named = len(functions), found
         return self._named[1].get(code)
 
     def __iter__(self) -> Iterator[Method]:
@@ -148,7 +149,8 @@ class Service(ServiceExtensions):
     def include(self, other: "Service") -> None:
         """Serve the methods of another service as well; a name that both have is a `UsageError`.
 
-        Its lifespans are started after ours, and what it provides is provided to our methods too.
+        Its lifespans start after those that we have by now, and what it provides is provided to our
+        methods too.
         Its middleware and exception handlers stay around its own methods; ours are around all.
         """
         for method in other:

@@ -405,3 +405,28 @@ def test_a_listener_may_take_more_than_it_is_given() -> None:
     service.on(RequestEnded)(listens_to_anything)
     service.on(RequestBegun)(listens_to_anything)
     assert len(service.listeners) == 2
+
+
+def test_errors_beside_the_methods_are_known_to_clients_of_the_service() -> None:
+    service = failing()
+    assert service.errors.get(404) is Missing
+
+    class Tired(RpcError):
+        code, message = 8, "Tired"
+
+    class Lost(RpcError):
+        code, message = 9, "Lost"
+
+    class Session: ...
+
+    @service.around
+    def rest(call: Invocation) -> Iterator[None]:
+        raise Tired()
+        yield
+
+    @service.dependency
+    def session() -> Iterator[Session]:
+        raise Lost()
+        yield Session()
+
+    assert (service.errors.get(8), service.errors.get(9)) == (Tired, Lost)

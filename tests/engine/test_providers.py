@@ -10,7 +10,7 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NewType, TypeVar
 
 import pytest
 
@@ -27,6 +27,9 @@ class Pool: ...
 
 
 class Cache: ...
+
+
+Address = NewType("Address", str)
 
 
 class Table(Generic[T]): ...
@@ -126,6 +129,10 @@ def test_several_types_of_one_provider() -> None:
     def nothing() -> Iterator[None]:
         yield
 
+    def address() -> Iterator[Address]:
+        yield Address("db.example")
+
+    assert declare(address).provides == (Address,)
     assert declare(both).provides == (Pool, Cache)
     assert declare(state).provides == (State,)
     assert declare(nothing).provides == ()
@@ -178,7 +185,7 @@ def of_a_request(ctx: Context) -> Iterator[Pool]:
         (no_annotation, "say by its annotation what it provides: -> Iterator[Pool]"),
         (wrong_annotation, "wrong_annotation yields, so it is annotated Iterator[...]"),
         (plain, "plain provides int: parameters are injected by their type"),
-        (general, "provide a class that says what is meant"),
+        (general, "provide a class, or a NewType, that says what is meant"),
         (context, "context provides Context: parameters are injected by their type"),
         (transaction, "transaction provides Transaction"),
         (unknown, "the hint 'Missing' is not known where the function stands; import"),
@@ -388,12 +395,24 @@ def test_injected_parameters_are_no_part_of_the_interface() -> None:
     service = served(generator)
 
     @service.query
-    def get(id: int, pool: Pool, *, cache: "Injected[Settings]") -> None: ...
+    def get(
+        id: int,
+        pool: Pool,
+        again: Annotated[Pool, "the same"],
+        *,
+        cache: "Injected[Settings]",
+        address: Injected[Address],
+    ) -> None: ...
 
     method = service.get("s.get")
     assert method is not None
     assert [parameter.name for parameter in method.parameters.listed] == ["id"]
-    assert method.parameters.injected == {"pool": Pool, "cache": Settings}
+    assert method.parameters.injected == {
+        "pool": Pool,
+        "again": Pool,
+        "cache": Settings,
+        "address": Address,
+    }
 
 
 @pytest.mark.clause("dependencies-1")

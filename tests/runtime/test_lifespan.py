@@ -145,6 +145,18 @@ async def test_one_of_two_values_of_a_lifespan_may_be_overridden() -> None:
         assert await client.query("name") == "fake Cache"
 
 
+async def test_a_tuple_has_a_value_for_each_type() -> None:
+    service = Service()
+
+    @service.lifespan
+    def both() -> Iterator[tuple[Pool, Cache]]:
+        yield (Pool(),)  # type: ignore[misc]
+
+    with pytest.raises(ValueError, match="shorter"):
+        async with testing.connect(service):
+            raise AssertionError("it is not served")
+
+
 def failing_service(said: list[str]) -> Service:
     service = make_service(said)
 

@@ -117,6 +117,15 @@ class ServiceExtensions:
 
         return register
 
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """All that runs beside the methods, and may raise errors that callers get."""
+        return [
+            *(provider.open for provider in self.providers),
+            *(each.thing for each in self.middleware),
+            *(each.thing[1] for each in self.exception_handlers),
+        ]
+
     def _provide(self, function: Any, role: "Role", scope: dict[str, Any]) -> None:
         from duet_rpc.engine.providers import read_provider
 

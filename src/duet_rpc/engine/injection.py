@@ -17,8 +17,10 @@ _GENERAL = frozenset({"builtins", "typing", "collections", "collections.abc", "m
 
 def injected_type(hint: Any) -> Any:
     """Return the type that a parameter is injected by; None if callers send it."""
-    if INJECTED in getattr(hint, "__metadata__", ()):
-        return hint.__origin__
+    if hasattr(hint, "__metadata__"):  # Annotated
+        if INJECTED in hint.__metadata__:
+            return hint.__origin__
+        hint = hint.__origin__
     if not is_own_class(hint) or hint is Context or transaction_type(hint) is not None:
         return None
     try:

@@ -67,8 +67,8 @@ class Provider(Struct, frozen=True, eq=False, kw_only=True):
             value = await stack.enter_async_context(opened)
         else:
             value = stack.enter_context(opened)
-        values = value if self.is_tuple else (value,)
-        for kind, each in zip(self.provides, values, strict=False):
+        values = value if self.is_tuple else (value,) * len(self.provides)
+        for kind, each in zip(self.provides, values, strict=True):
             # What a test gives in its place stays.
             given.setdefault(kind, each)
 
@@ -154,10 +154,11 @@ def _read_hints(function: Any, name: str, scope: Mapping[str, Any]) -> dict[str,
 
 
 def _check_provided(name: str, kind: Any) -> None:
-    if kind is Context or transaction_type(kind) == "" or not is_own_class(kind):
+    says_what = is_own_class(kind) or hasattr(kind, "__supertype__")  # a NewType
+    if kind is Context or transaction_type(kind) == "" or not says_what:
         raise UsageError(
             f"{name} provides {_type_text(kind)}: parameters are injected by their type, so provide"
-            " a class that says what is meant"
+            " a class, or a NewType, that says what is meant"
         )
 
 
