@@ -7,7 +7,7 @@ daemon starts as fast as Python does.
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc import startup  # noqa: F401  (before all others)
-from duet_rpc.context import Context, Origin, Transaction
+from duet_rpc.context import Context, Injected, Origin, Transaction
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -41,6 +41,7 @@ __all__ = [
     "ConnectionLost",
     "Context",
     "DuetError",
+    "Injected",
     "InvalidParams",
     "MemoryStore",
     "Origin",

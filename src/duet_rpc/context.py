@@ -6,7 +6,7 @@ in an `async def` and asked for its `result()` in a `def`.
 """
 
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -172,6 +172,14 @@ class Transaction(Protocol):
         ...
 
 
+T = TypeVar("T")
+INJECTED: Final = "what a lifespan or a dependency of the service provides"
+Injected: TypeAlias = Annotated[T, INJECTED]
+"""`settings: Injected[Settings]` is given what the service provides, although JSON could carry it.
+
+A type that JSON cannot carry needs no such word.
+"""
+
 _DRIVER_CONNECTIONS = {
     ("sqlite3", "Connection"),
     ("psycopg", "Connection"),
@@ -182,7 +190,7 @@ _DRIVER_CONNECTIONS = {
 def transaction_type(hint: Any) -> str | None:
     """Name the connection that a parameter with this hint wants (no driver is imported).
 
-    Empty if any will do, as with `Transaction`; None if it wants no transaction at all.
+    Empty if any will do, as with `Transaction`; None if it wants no connection of a store at all.
     """
     hint = getattr(hint, "__origin__", hint)
     if hint is Transaction:

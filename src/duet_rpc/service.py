@@ -7,12 +7,13 @@ what to do, and not when the first request comes.
 
 import enum
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
 from duet_rpc.context import Context, Transaction
+from duet_rpc.engine.extensions import ServiceExtensions
 from duet_rpc.engine.parameters import Parameters
 from duet_rpc.errors import ErrorClasses, RpcError, UsageError
 from duet_rpc.kinds import Promise
@@ -87,8 +88,18 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
     """No later message of its connection is started before it has ended; of notifications."""
 
+    @property
+    def reads_store(self) -> bool:
+        """Whether it is no command and is given a connection to the store, to read."""
+        return self.kind is not Kind.COMMAND and self.parameters.transaction is not None
 
-class Service:
+    @property
+    def asks(self) -> bool:
+        """Whether it is given something that no caller sends and no ledger gives."""
+        return bool(self.parameters.injected) or self.reads_store
+
+
+class Service(ServiceExtensions):
     """A set of methods under one name, filled by decorators.
 
     `Service("notes")` serves its functions as `notes.get`, `notes.add`; `Service()` under their own
@@ -101,6 +112,7 @@ class Service:
     ) -> None:
         for option, value in (("name", name), ("version", version), ("description", description)):
             check(option, value, is_text(value), "a text")
+        super().__init__()
         self.name = name
         self.version = version
         self.description = description
@@ -117,13 +129,14 @@ class Service:
         declared = {table.get(code) for table in self._declared} - {None}
         if declared:
             return declared.pop() if len(declared) == 1 else None
-        if self._named[0] != len(self._methods):
+        functions = [method.handler for method in self] + self.functions
+        if self._named[0] != len(functions):
             found: dict[int, type[RpcError] | None] = {}
-            for method in self:
-                for cls in named_errors(method.handler):
+            for function in functions:
+                for cls in named_errors(function):
                     # Two classes for one code: nobody can tell which one was raised.
                     found[cls.code] = cls if found.get(cls.code, cls) is cls else None
-            self._named = len(self._methods), found
+            self._named = len(functions), found
         return self._named[1].get(code)
 
     def __iter__(self) -> Iterator[Method]:
@@ -140,19 +153,38 @@ class Service:
         return self._methods.get(name)
 
     def include(self, other: "Service") -> None:
-        """Serve the methods of another service as well; a name that both have is a `UsageError`."""
+        """Serve the methods of another service as well; a name that both have is a `UsageError`.
+
+        Its lifespans start after those that we have by now, and what it provides is provided to our
+        methods too.
+        Its middleware and exception handlers stay around its own methods; ours are around all.
+        """
         for method in other:
             if method.name in self._methods:
                 raise UsageError(f"both services define {method.name}; rename one of them")
             self._methods[method.name] = method
         self._declared += other._declared
+        self._adopt(other, other._methods)
 
     def with_fallback(self, other: "Service") -> "Service":
         """Make a service that has our methods, and those of `other` that we do not define."""
         both = Service(self.name, version=self.version, description=self.description)
         both._methods = {**other._methods, **self._methods}
         both._declared = self._declared
+        both._adopt(self, self._methods)
+        both._adopt(other, other._methods.keys() - self._methods.keys())
         return both
+
+    @property
+    def needs_binding(self) -> bool:
+        """Whether something has to be joined to its methods before they are served."""
+        return bool(self.providers or self.exception_handlers or any(each.asks for each in self))
+
+    def with_methods(self, methods: Iterable[Method]) -> "Service":
+        """Make a service that has these methods instead of ours of the same names."""
+        changed = self.with_fallback(Service())
+        changed._methods.update((method.name, method) for method in methods)
+        return changed
 
     @overload
     def query(self, handler: F, /) -> F: ...
@@ -350,13 +382,14 @@ class Service:
             ignore_unknown=ignore_unknown,
             scope=_caller_scope(),
         )
-        if parameters.transaction is not None:
-            if kind is not Kind.COMMAND:
+        if parameters.transaction is not None and kind is not Kind.COMMAND:
+            if not parameters.connection:
                 raise UsageError(
                     f"{full_name}: only a command is given the transaction of the store; if it"
-                    " changes something, register it with @service.command; if it only reads, let"
-                    " it open a connection of its own"
+                    " changes something, register it with @service.command; if it only reads,"
+                    " annotate the driver's connection: sqlite3.Connection, psycopg.Connection"
                 )
+        elif parameters.transaction is not None:
             if promise is Promise.RETRY_SAFE:
                 raise UsageError(f"{full_name} is transactional, which needs no retry_safe=True")
             promise = Promise.TRANSACTIONAL

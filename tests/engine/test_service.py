@@ -112,7 +112,7 @@ def test_names_of_the_surroundings_may_stand_in_hints() -> None:
     with pytest.raises(UsageError, match="holds Local"):
 
         @service.query
-        def take(a: "Local") -> None: ...
+        def take(a: "list[Local]") -> None: ...
 
 
 def test_async_is_seen_behind_partials_methods_and_objects() -> None:

@@ -16,15 +16,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from duet_rpc import Client, Context, Server, Service, blocking
+from duet_rpc import Client, Context, RpcError, Server, Service, blocking
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
-from duet_rpc.hooks import Event, Hooks, Invocation
+from duet_rpc.hooks import Event, Hooks, Invocation, RequestEnded
 from duet_rpc.hosts.exchange import ExchangeHost
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
@@ -217,6 +217,186 @@ def changed_inline() -> list[int]:
     return list(changes)
 
 
+# Dependencies, and the exceptions of a library.
+
+
+class Visit:
+    """What is opened for one request."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+
+class AsyncVisit(Visit):
+    """The same, opened by an `async def`."""
+
+
+class Forbidden(RpcError):
+    """What a dependency refuses."""
+
+    code, message = 403, "Forbidden"
+
+
+class Missing(RpcError):
+    """What the library's `LookupError` is to callers."""
+
+    code, message = 404, "Missing"
+
+
+@plain.dependency
+def visit(ctx: Context) -> Iterator[Visit]:
+    """Say when it is opened and closed, and what it sees of the handler."""
+    say(f"open {ctx.method}")
+    try:
+        yield Visit(ctx.method)
+        say(f"done {ctx.method}")
+    except Exception as error:
+        say(f"saw {type(error).__name__} {ctx.method}")
+        if isinstance(error, PermissionError):
+            raise Forbidden() from error
+        raise
+    finally:
+        say(f"close {ctx.method}")
+
+
+@more.dependency
+async def visit_async(visit: Visit) -> AsyncIterator[AsyncVisit]:
+    """Be opened inside of another."""
+    await asyncio.sleep(0)
+    say(f"open inner {visit.method}")
+    yield AsyncVisit(visit.method)
+    await asyncio.sleep(0)
+    say(f"close inner {visit.method}")
+
+
+def _use(visit: Visit, fails: str) -> str:
+    say(f"use {visit.method}")
+    if fails:
+        raise {"permission": PermissionError, "lookup": KeyError, "other": ValueError}[fails]()
+    return visit.method
+
+
+@plain.query
+def use(visit: Visit, fails: str = "") -> str:
+    """Use what is opened for this request, or fail."""
+    return _use(visit, fails)
+
+
+@plain.command
+def use_command(visit: Visit, fails: str = "") -> str:
+    """Do the same in a command."""
+    return _use(visit, fails)
+
+
+@more.query(inline=True)
+def use_inline(visit: Visit, fails: str = "") -> str:
+    """Do the same on the thread that reads."""
+    return _use(visit, fails)
+
+
+@more.query
+async def use_async(visit: AsyncVisit, fails: str = "") -> str:
+    """Do the same on the loop."""
+    return _use(visit, fails)
+
+
+@plain.exception_handler(LookupError)
+@more.exception_handler(LookupError)
+def find_missing(error: LookupError) -> RpcError:
+    """Make an error that callers know of one that they do not."""
+    return Missing()
+
+
+@more.query
+async def sleep_async() -> None:
+    """Wait until it is cancelled."""
+    say("sleeping")
+    try:
+        await asyncio.sleep(600)
+    finally:
+        say("cancelled")
+
+
+# Lifespans and middleware: for the cases that ask for them.
+
+
+class Outer:
+    """What the first lifespan yields."""
+
+
+class Inner:
+    """What the second one yields."""
+
+
+def add_lifespans(service: Service, how: str, *, is_async: bool) -> Service:
+    """Add two lifespans to a service, and a handler that is given what they yield."""
+    living = Service()
+
+    @living.lifespan
+    def outer() -> Iterator[Outer]:
+        say("outer starts")
+        if how == "hangs":
+            wait_for_file("/never")
+        yield Outer()
+        say("outer ends")
+        if how == "blocks":
+            wait_for_file("/never")
+
+    def start() -> Inner:
+        say("inner starts")
+        if how == "fails":
+            raise OSError("no such pool")
+        return Inner()
+
+    def inner(outer: Outer) -> Iterator[Inner]:
+        yield start()
+        say("inner ends")
+
+    async def inner_async(outer: Outer) -> AsyncIterator[Inner]:
+        await asyncio.sleep(0)
+        yield start()
+        await asyncio.sleep(0)
+        say("inner ends")
+
+    living.lifespan(inner_async if is_async else inner)
+
+    @living.query
+    def living_on(outer: Outer, inner: Inner) -> list[str]:
+        """Name what it is given."""
+        return [type(outer).__name__, type(inner).__name__]
+
+    return service.with_fallback(living)
+
+
+class Refused(RpcError):
+    """What the middleware answers."""
+
+    code, message = 429, "Refused"
+
+
+def add_middleware(service: Service) -> Service:
+    """Add middleware that is around both kinds of handlers, and listens to events."""
+    guarded = Service()
+    guarded.include(service)
+
+    @guarded.around
+    def guard(call: Invocation) -> Iterator[None]:
+        say(f"guard {call.method}")
+        if call.method == "effect":
+            raise Refused(data={"principal": call.context.principal})
+        try:
+            yield
+        except RpcError as error:
+            say(f"guard saw {error.code}")
+            raise
+
+    @guarded.on(RequestEnded)
+    def audit(event: RequestEnded) -> None:
+        say(f"audit {event.method} {0 if event.error is None else event.error.code}")
+
+    return guarded
+
+
 # Forks. Each gives the exit status of its child.
 
 
@@ -390,36 +570,34 @@ class Given:
         self.ended.set()
 
 
-def run_client(options: dict[str, Any], *given: str) -> None:
+def run_client(service: Service, options: dict[str, Any], *given: str) -> None:
     """Serve the test as a blocking client, until the connection ends."""
     opener = Given(*given)
-    with blocking.Client(opener, service=everything(), log=Logs(), **options):
+    with blocking.Client(opener, service=service, log=Logs(), **options):
         opener.ended.wait()
 
 
-def run_asyncio_client(options: dict[str, Any], *given: str) -> None:
+def run_asyncio_client(service: Service, options: dict[str, Any], *given: str) -> None:
     """Serve the test as an asyncio client, until the connection ends."""
 
     async def live() -> None:
         opener = Given(*given)
-        async with Client(opener, service=everything(), log=Logs(), **options):
+        async with Client(opener, service=service, log=Logs(), **options):
             await asyncio.to_thread(opener.ended.wait)
 
     asyncio.run(live())
 
 
-def run_in_memory(options: dict[str, Any], descriptor: str) -> None:
+def run_in_memory(service: Service, options: dict[str, Any], descriptor: str) -> None:
     """Serve the test as `testing.connect` serves its client, until the connection ends."""
 
     async def live() -> None:
         policy, dialect = options["policy"], find_dialect(options["dialect"])
-        server = MemoryServer(
-            everything(), policy, None, "lsp", None, Logs(), dialect, options["hooks"]
-        )
-        server._serve(socket.socket(fileno=int(descriptor)))
-        while not server.hosts[0].closed:
-            await server.hosts[0].moved(None)
-        server.close()
+        server = MemoryServer(service, policy, None, "lsp", None, Logs(), dialect, options["hooks"])
+        async with server:
+            server._serve(socket.socket(fileno=int(descriptor)))
+            while not server.hosts[0].closed:
+                await server.hosts[0].moved(None)
 
     asyncio.run(live())
 
@@ -458,11 +636,11 @@ class Bodies:
             self.ended.set()
 
 
-def run_message_link(options: dict[str, Any], descriptor: str) -> None:
+def run_message_link(service: Service, options: dict[str, Any], descriptor: str) -> None:
     """Serve the test over a link that carries whole messages, until it ends."""
 
     async def live() -> None:
-        server = Server(everything(), **options)
+        server = Server(service, **options)
         dispatcher = assemble_dispatcher(server, Logs(), shares_thread=True)
         workers = Workers()
         bodies = Bodies(descriptor, lambda body: channel.deliver(body))
@@ -485,11 +663,11 @@ def run_message_link(options: dict[str, Any], descriptor: str) -> None:
     asyncio.run(live())
 
 
-def run_exchanges(options: dict[str, Any], descriptor: str) -> None:
+def run_exchanges(service: Service, options: dict[str, Any], descriptor: str) -> None:
     """Answer each body of the test by itself, until they end."""
 
     async def live() -> None:
-        server = Server(everything(), **options)
+        server = Server(service, **options)
         dispatcher = assemble_dispatcher(server, Logs(), shares_thread=True)
         workers = Workers()
         host = ExchangeHost(dispatcher, workers=workers)
@@ -507,9 +685,13 @@ def run_exchanges(options: dict[str, Any], descriptor: str) -> None:
     asyncio.run(live())
 
 
-def everything() -> Service:
-    """Give all handlers."""
-    return plain.with_fallback(more)
+def choose_service(host: str, rules: dict[str, Any]) -> Service:
+    """Give all handlers that a host can serve, and what a case asks for around them."""
+    is_alone = host == "stdio one at a time"
+    service = plain if is_alone else plain.with_fallback(more)
+    if how := rules.pop("lifespan", ""):
+        service = add_lifespans(service, how, is_async=not is_alone)
+    return add_middleware(service) if rules.pop("middleware", False) else service
 
 
 def main() -> None:
@@ -518,25 +700,24 @@ def main() -> None:
     changes = json.loads(rules)
     options: dict[str, Any] = {"dialect": changes.pop("dialect", "jsonrpc")}
     options["hooks"] = [Saying()] if changes.pop("hooks", False) else []
+    service = choose_service(host, changes)
     options["policy"] = replace(preset(changes.pop("preset", "spec")), **changes)
-    if host == "stdio one at a time":
-        Server(plain, **options).run_stdio()
-    elif host == "stdio on a loop":
-        Server(everything(), **options).run_stdio()
+    if host.startswith("stdio"):
+        Server(service, **options).run_stdio()
     elif host == "unix":
-        Server(everything(), **options).run_unix(arguments[0], on_start=say)
+        Server(service, **options).run_unix(arguments[0], on_start=say)
     elif host == "tcp":
-        Server(everything(), **options).run_tcp("127.0.0.1", 0, on_start=say)
+        Server(service, **options).run_tcp("127.0.0.1", 0, on_start=say)
     elif host == "memory":
-        run_in_memory(options, *arguments)
+        run_in_memory(service, options, *arguments)
     elif host == "message link":
-        run_message_link(options, *arguments)
+        run_message_link(service, options, *arguments)
     elif host == "exchange":
-        run_exchanges(options, *arguments)
+        run_exchanges(service, options, *arguments)
     elif host == "asyncio client":
-        run_asyncio_client(options, *arguments)
+        run_asyncio_client(service, options, *arguments)
     else:
-        run_client(options, *arguments)
+        run_client(service, options, *arguments)
 
 
 if __name__ == "__main__":

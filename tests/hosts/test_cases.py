@@ -1,7 +1,10 @@
 """The same behaviour on every host. A case that leaves a host out says why."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,7 @@ from tests.hosts.table import (
     methods,
     over,
 )
-from tests.transports.lines import PATIENCE, frame, notification, request
+from tests.transports.lines import PATIENCE, eventually, frame, notification, request
 
 
 def answers(line: Line, count: int) -> dict[object, dict[str, object]]:
@@ -160,6 +163,197 @@ def test_a_request_sees_all_notifications_before_it_in_order(
             assert isinstance(id, int) and isinstance(seen, list)
             # A notification that follows may begin while the request still runs.
             assert len(seen) > id and seen == list(range(len(seen)))
+
+
+@over(EVERY)
+@pytest.mark.clause("hooks-5")
+def test_middleware_of_a_service_runs_around_its_handlers(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, middleware=True) as line:
+        for method in methods(host, "use"):
+            assert line.call(method)["result"] == method
+            line.wait_for_log(f"guard {method}")
+            line.wait_for_log(f"audit {method} 0")
+            assert line.call(method, {"fails": "lookup"})["error"]["code"] == 404
+            line.wait_for_log(f"audit {method} 404")
+        line.wait_for_log("guard saw 404")
+        refused = line.call("effect", [str(tmp_path / "never")])["error"]
+        principal = f"uid:{os.getuid()}" if host == UNIX else "local"
+        assert (refused["code"], refused["data"]) == (429, {"principal": principal})
+        assert not (tmp_path / "never").exists()
+        if host.kind != "client":
+            assert line.call("version")["result"]
+            assert "guard version" not in line.log, "the server's own methods are not the service's"
+
+
+# What a handler is given that no caller sends.
+
+
+def steps(line: Line) -> list[str]:
+    """List what a dependency and its handler have said so far."""
+    words = ("open", "use", "done", "saw", "close")
+    return [each for each in line.log.splitlines() if each.startswith(words)]
+
+
+def using(host: Host) -> list[str]:
+    """Name the handlers that use a dependency, in every place where a handler can run."""
+    plain = ["use", "use_command"]
+    return [*plain, "use_inline", "use_async"] if host.has_async else plain
+
+
+@over(EVERY)
+@pytest.mark.clause("dependencies-4")
+def test_a_dependency_is_open_while_the_handler_runs(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        for method in using(host):
+            before = len(steps(line))
+            key = {"idempotency_key": method} if method == "use_command" else {}
+            assert line.call(method, key)["result"] == method
+            # It is closed before the answer leaves.
+            said = [each.removesuffix(f" {method}") for each in steps(line)[before:]]
+            inner = ["open", "open inner", "use", "close inner", "done", "close"]
+            assert said == (inner if method == "use_async" else ["open", "use", "done", "close"])
+
+
+@over(EVERY)
+@pytest.mark.clause("dependencies-5")
+def test_a_dependency_sees_the_exception_of_the_handler(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        for method in using(host):
+            before = len(steps(line))
+            assert line.call(method, {"fails": "permission"})["error"]["code"] == 403
+            said = [each.removesuffix(f" {method}") for each in steps(line)[before:]]
+            assert [each for each in said if "inner" not in each] == [
+                "open",
+                "use",
+                "saw PermissionError",
+                "close",
+            ]
+            assert line.call(method, {"fails": "other"})["error"]["code"] == -32603
+
+
+@over(EVERY)
+@pytest.mark.clause("hooks-7")
+def test_an_exception_of_a_library_is_answered_as_the_service_says(
+    host: Host, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path) as line:
+        for method in using(host):
+            params = {"fails": "lookup"}
+            if method == "use_command":
+                params["idempotency_key"] = "once"
+                assert line.call(method, params)["error"] == {"code": 404, "message": "Missing"}
+            assert line.call(method, params)["error"] == {"code": 404, "message": "Missing"}
+        assert "handler failed" not in line.log
+
+
+# Lifespans. A client runs none: its program is around it, and opens what its handlers need.
+
+SERVERS = [ONE_AT_A_TIME, ON_A_LOOP, UNIX, TCP, MEMORY]
+
+
+def lifetimes(line: Line) -> list[str]:
+    """List what the lifespans have said so far."""
+    return [each for each in line.log.splitlines() if each.startswith(("outer", "inner"))]
+
+
+@over(SERVERS)
+@pytest.mark.clause("lifespan-1")
+def test_lifespans_are_around_all_that_is_served(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, lifespan="well") as line:
+        assert line.call("living_on")["result"] == ["Outer", "Inner"]
+        assert lifetimes(line) == ["outer starts", "inner starts"]
+        if host in (UNIX, TCP):
+            line.process.send_signal(signal.SIGTERM)
+        else:
+            line.channel.close()
+        assert line.process.wait(PATIENCE) == 0
+        assert lifetimes(line)[2:] == ["inner ends", "outer ends"]
+
+
+@over([ONE_AT_A_TIME, ON_A_LOOP, UNIX, TCP])
+@pytest.mark.clause("lifespan-4")
+def test_it_ends_although_a_lifespan_does_not(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, lifespan="blocks") as line:
+        assert line.call("living_on")["result"] == ["Outer", "Inner"]
+        line.process.send_signal(signal.SIGTERM)
+        assert line.process.wait(PATIENCE) == 0
+        assert lifetimes(line)[2:] == ["inner ends", "outer ends"]
+        line.wait_for_log("ended although a lifespan has not ended")
+
+
+@over([ON_A_LOOP, UNIX, TCP])
+@pytest.mark.clause("lifespan-3")
+def test_lifespans_end_after_the_last_handler(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, lifespan="well") as line:
+        line.write(request("sleep_async"))
+        line.wait_for_log("sleeping")
+        line.process.send_signal(signal.SIGTERM)
+        assert line.process.wait(PATIENCE) == 0
+        said = [each for each in line.log.splitlines() if each in ("cancelled", "inner ends")]
+        assert said == ["cancelled", "inner ends"]
+
+
+@over([ON_A_LOOP, UNIX, TCP])
+@pytest.mark.clause("lifespan-3")
+def test_a_handler_that_does_not_end_does_not_keep_lifespans_from_ending(
+    host: Host, tmp_path: Path
+) -> None:
+    with host.serve(tmp_path, lifespan="well") as line:
+        line.write(request("hold", [str(tmp_path / "never")]))
+        line.wait_for_log("holding")
+        line.process.send_signal(signal.SIGTERM)
+        assert line.process.wait(PATIENCE) == 0
+        assert lifetimes(line)[2:] == ["inner ends", "outer ends"]
+        line.wait_for_log("ended although a handler is still running")
+
+
+@pytest.mark.parametrize("host", ["stdio one at a time", "stdio on a loop", "unix", "tcp"])
+@pytest.mark.clause("lifespan-2")
+def test_a_lifespan_that_fails_to_start_ends_the_process(host: str, tmp_path: Path) -> None:
+    socket = tmp_path / "socket"
+    limit = 1 if host == "stdio one at a time" else 16
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.hosts.served", host]
+        + [json.dumps({"lifespan": "fails", "max_in_flight": limit}), str(socket)],
+        input=request("add", [1, 2]),
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    log = ended.stderr.decode()
+    assert "a lifespan failed to start; nothing is served" in log
+    assert "OSError: no such pool" in log
+    said = [each for each in log.splitlines() if each.startswith(("outer", "inner"))]
+    assert said == ["outer starts", "inner starts"], "the outer one sees the error at its yield"
+    assert not socket.exists()
+
+
+@pytest.mark.parametrize("host", ["stdio one at a time", "stdio on a loop", "unix"])
+@pytest.mark.clause("lifespan-4")
+def test_it_ends_although_a_lifespan_does_not_start(host: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    rules = json.dumps({"lifespan": "hangs", "max_in_flight": 1})
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hosts.served", host, rules, str(tmp_path / "socket")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    with process:
+        eventually(lambda: "outer starts" in log.read_text(), "the lifespan starts")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert "ended although a lifespan has not started" in log.read_text()
+    assert not (tmp_path / "socket").exists()
+
+
+@over([ASYNCIO, BLOCKING])
+@pytest.mark.clause("lifespan-5")
+def test_a_client_refuses_a_service_with_a_lifespan(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, lifespan="well") as line:
+        assert line.process.wait(PATIENCE) == 1
+        line.wait_for_log("UsageError: outer: a client runs no lifespan")
 
 
 # A handler's own calls.

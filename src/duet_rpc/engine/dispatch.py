@@ -520,9 +520,27 @@ class Dispatcher:
 
 
 def make_dispatcher(
-    service: Service, policy: Policy, *, hooks: "Sequence[Hooks]" = (), **options: Any
+    service: Service,
+    policy: Policy,
+    *,
+    hooks: "Sequence[Hooks]" = (),
+    bind: Callable[[Service], Service] | None = None,
+    **options: Any,
 ) -> Dispatcher:
-    """Make a dispatcher; with hooks, one that runs them and tells them events."""
+    """Make a dispatcher; with hooks, one that runs them and tells them events.
+
+    `bind` gives the methods what they ask for; without it the service has no lifespans.
+    """
+    if bind is not None:
+        service = bind(service)
+    elif service.needs_binding:
+        from duet_rpc.engine.dependencies import bind_alone
+
+        service = bind_alone(service)
+    if service.middleware or service.listeners:
+        from duet_rpc.engine.middleware import make_hooks
+
+        hooks = (*hooks, *make_hooks(service))
     if not hooks:
         return Dispatcher(service, policy, **options)
     from duet_rpc.engine.hooks import HookedDispatcher

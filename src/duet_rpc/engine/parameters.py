@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.context import Context, transaction_type
+from duet_rpc.engine.injection import injected_type
 from duet_rpc.engine.wording import accepted_values, explain, invalid, type_name
 from duet_rpc.errors import InvalidParams, UsageError
 from duet_rpc.wire import surrogates
@@ -38,6 +39,24 @@ class Parameter(msgspec.Struct, frozen=True):
     required: bool
     default: Any = None
     positional: bool = True
+
+
+class CallSource(msgspec.Struct, frozen=True):
+    """The call of a handler as Python text, from which adapters are compiled.
+
+    Compiled, because the attribute loads of a fixed call are what makes a small request cheap.
+    """
+
+    call: str
+    known: Mapping[str, Any]
+
+    def compile(self, arguments: str, *, params: str = "p", **known: Any) -> Callable[..., Any]:
+        """Compile a function of these arguments that calls the handler."""
+        names = {**self.known, **known}
+        compiled: Callable[..., Any] = eval(
+            f"lambda {arguments}: {self.call.format(p=params)}", names
+        )
+        return compiled
 
 
 class Bound(msgspec.Struct):
@@ -66,8 +85,8 @@ class Parameters:
         takes_key: bool,
         ignore_unknown: bool,
         nestings: Mapping[str, float],
-        call: Adapter,
-        call_message: Callable[[Any], Any],
+        injected: Mapping[str, Any],
+        source: CallSource,
     ) -> None:
         self.listed = listed
         self.rest = rest
@@ -76,9 +95,12 @@ class Parameters:
         self.transaction = transaction
         self.connection = connection
         """The type of connection that the transaction is asked for by, or empty for any."""
+        self.injected = injected
+        """The parameters that are given what the service provides, and by which type."""
         self.returns = returns
-        self.call = call
-        self.call_message = call_message
+        self.source = source
+        self.call: Adapter = source.compile("p, ctx, tx")
+        self.call_message: Callable[[Any], Any] = source.compile("m", params="m.params")
         """The same for a message with such `params` and nothing else, as a method of its class."""
         self.holds_meta = rest is UNSET and all(p.name != META for p in listed)
         """Whether `typed` params may have brought a `_meta` beside them."""
@@ -266,6 +288,8 @@ def _read(
     connection = ""
     arguments: list[str] = []
     nestings: dict[str, float] = {}
+    injected: dict[str, Any] = {}
+    known: dict[str, Any] = {"handler": handler}
     for name, kind, default in _signature(handler, method):
         hint = hints.get(name, Any)
         if kind == "**":
@@ -273,7 +297,11 @@ def _read(
                 f"{method}: **{name} tells callers nothing; name the parameters one by one,"
                 " or take one of type dict"
             )
-        if hint is Context or Context in get_args(hint):
+        if kind != "*" and (provided := injected_type(hint)) is not None:
+            injected[name] = provided
+            value = f"given[t{len(injected)}]"
+            known[f"t{len(injected)}"] = provided
+        elif hint is Context or Context in get_args(hint):
             context, value = name, "ctx"
         elif (wanted := transaction_type(hint)) is not None:
             transaction, connection, value = name, wanted, "tx"
@@ -298,10 +326,6 @@ def _read(
         raise UsageError(
             f"{method}: *{rest_name} {why}; make it a list: {rest_name}: list[{type_name(rest)}]"
         )
-    # Compiled, because the attribute loads of a fixed call are what makes a small request cheap.
-    called, known = f"handler({', '.join(arguments)})", {"handler": handler}
-    call: Adapter = eval("lambda p, ctx, tx: " + called.format(p="p"), known)
-    call_message = eval("lambda m: " + called.format(p="m.params"), known)
     return Parameters(
         method,
         tuple(listed),
@@ -314,8 +338,8 @@ def _read(
         takes_key=takes_key,
         ignore_unknown=ignore_unknown,
         nestings=nestings,
-        call=call,
-        call_message=call_message,
+        injected=injected,
+        source=CallSource(f"handler({', '.join(arguments)})", known),
     )
 
 

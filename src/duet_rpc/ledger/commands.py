@@ -23,6 +23,7 @@ from duet_rpc.service import Kind, Service
 
 if TYPE_CHECKING:
     from duet_rpc.ledger import Command, Ledger, Ran, Run
+    from duet_rpc.ledger.stores.base import ReadableStore
 
 
 BEGAN = time.monotonic()
@@ -138,6 +139,29 @@ class Commands:
         """Give back what the store holds; idempotent."""
         if self._opened is not None:
             self._opened.close()
+
+
+class ReadConnections:
+    """Lends connections to the store of a ledger, which only read, to queries."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    def open(self) -> Any:
+        """Lend one to a `def`, as a context manager."""
+        return self._store.read()
+
+    def open_async(self) -> Any:
+        """Lend one to an `async def`, as an asynchronous context manager."""
+        return self._store.read_async()
+
+    @property
+    def _store(self) -> "ReadableStore":
+        from duet_rpc.ledger.stores.base import ReadableStore
+
+        store = self._commands.ledger.store
+        assert isinstance(store, ReadableStore), "its capabilities have said so"
+        return store
 
 
 def _call(job: Job, work: Callable[[Any], bytes], failure: Failure, run: "Run") -> "Ran":

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from duet_rpc.context import Origin
-from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import UsageError
 from duet_rpc.hosts.threads import MAX_NESTED, ThreadHost
@@ -26,6 +26,13 @@ from duet_rpc.server.life import (
     drain_on_loop,
     refuse_for_loop,
     shutdown_methods,
+)
+from duet_rpc.server.lifespan import (
+    Lifespan,
+    LifespanFailed,
+    end_lifespan,
+    run_here,
+    start_lifespan,
 )
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server, assemble_dispatcher
@@ -44,6 +51,10 @@ if TYPE_CHECKING:
 
     class Served(Protocol):
         """What is served on an event loop: `_StdioOnLoop`, or a `Listener`."""
+
+        @property
+        def connections(self) -> list[Connection]:
+            """Those that are open."""
 
         def begin(self) -> None:
             """Start to read, or to accept."""
@@ -78,7 +89,10 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
         )
     channel = take_stdio()
     life = Life(logs)
-    dispatcher = assemble_dispatcher(server, logs, levels=logs, end=life.speak)
+    lifespan = Lifespan(server.dependencies)
+    dispatcher = assemble_dispatcher(
+        server, logs, values=lifespan.values, levels=logs, end=life.speak
+    )
     # The messages that ask for the end start its clock also when they have to wait.
     options = ConnectionOptions(
         origin=Origin(connection_id="stdio", transport="stdio"),
@@ -96,10 +110,14 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
         server.commands.begin()  # no sooner: what lies in the pipe has waited until it is read
 
     try:
-        if not _needs_loop(dispatcher):
-            _run_on_threads(connected, life, start)
-        elif not _run_on_loop(lambda: _StdioOnLoop(connected, life, logs, start), life, logs):
+        if not _needs_loop(dispatcher, lifespan):
+            _run_on_threads(connected, life, lifespan, logs, start)
+        elif not _run_on_loop(
+            lambda: _StdioOnLoop(connected, life, logs, start), life, lifespan, logs
+        ):
             life.cut_off()
+    except LifespanFailed:
+        raise
     except Exception as error:  # a fault of our own, not of a handler's
         logs.failure("the daemon cannot go on", OwnFault(error))
         logs.flush(0.5)
@@ -107,10 +125,12 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
     life.finish()
 
 
-def _needs_loop(dispatcher: Dispatcher) -> bool:
+def _needs_loop(dispatcher: Dispatcher, lifespan: Lifespan) -> bool:
     """Tell whether threads are not enough: a deadline has to be told while its handler runs."""
-    return dispatcher.policy.max_in_flight > 1 or any(
-        method.is_async or method.timeout is not None for method in dispatcher.service
+    return (
+        lifespan.needs_loop
+        or dispatcher.policy.max_in_flight > 1
+        or any(method.is_async or method.timeout is not None for method in dispatcher.service)
     )
 
 
@@ -123,13 +143,20 @@ def run_on_socket(
     logs.begin(__version__, **store_words(server.service, server.commands))
     life = Life(logs, may_go_on=True)
     life.begin()
-    if _run_on_loop(lambda: Listener(listening, endpoint, server, logs, on_start), life, logs):
+    lifespan = Lifespan(server.dependencies)
+
+    def listen() -> Listener:
+        return Listener(listening, endpoint, server, logs, on_start, lifespan.values)
+
+    if _run_on_loop(listen, life, lifespan, logs):
         life.finish()
     else:
         life.cut_off()
 
 
-def _run_on_threads(connected: "Connected", life: Life, on_start: OnStart) -> None:
+def _run_on_threads(
+    connected: "Connected", life: Life, lifespan: Lifespan, logs: Logs, on_start: OnStart
+) -> None:
     host = ThreadHost(*connected)
     host.channel.keeps_memory = True
     host.on_input_end = lambda: life.end("end of input")
@@ -138,19 +165,22 @@ def _run_on_threads(connected: "Connected", life: Life, on_start: OnStart) -> No
     life.on_stop = host.connection.requests.close_down
     life.on_last_chance = lambda: host.post(host.connection.refuse_queued)
     stand_in = StandIn(host, until=lambda: life.ending)
+    run_here(start_lifespan(lifespan, life))
     on_start(host)
     while not life.ending:
         host.turn()
         if host.outbox.lost:
             life.end("the peer is gone")
     stand_in.call()
-    drain = Drain(host, life.deadline - TICK, nullcontext(), lambda: life.lingers)
+    until = life.deadline - TICK - lifespan.teardown
+    drain = Drain(host, until, nullcontext(), lambda: life.lingers)
     while (seconds := drain.step()) is not None:
         host.turn(seconds)
     host.connection.close()
+    run_here(end_lifespan(lifespan, life, logs))
 
 
-def _run_on_loop(make: "Callable[[], Served]", life: Life, logs: Logs) -> bool:
+def _run_on_loop(make: "Callable[[], Served]", life: Life, lifespan: Lifespan, logs: Logs) -> bool:
     """Serve on an event loop until the end; return whether every handler has ended in time."""
     import asyncio
 
@@ -168,9 +198,19 @@ def _run_on_loop(make: "Callable[[], Served]", life: Life, logs: Logs) -> bool:
         life.on_last_chance = served.refuse_queued
         if life.ending:  # a signal was faster
             on_end()
+        try:
+            await start_lifespan(lifespan, life)
+        except BaseException:
+            await served.end(0.0)
+            raise
         served.begin()
         await ending.wait()
-        return await served.end(life.deadline - TICK)
+        connections = served.connections
+        finished = await served.end(life.deadline - TICK - lifespan.teardown)
+        if not finished:
+            life.cut_off()
+        await end_lifespan(lifespan, life, logs, connections)
+        return finished
 
     return asyncio.run(serve())
 
@@ -221,6 +261,11 @@ class _StdioOnLoop:
         self._watch = LoopWatch(lambda: (host,), logs, idle_events=_POLLRDHUP)
         host.on_traffic = self._watch.call
         host.on_input_end = lambda: life.end("end of input")
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The one there is."""
+        return [self._host.connection]
 
     def begin(self) -> None:
         """Start to read."""

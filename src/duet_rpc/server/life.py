@@ -57,6 +57,8 @@ class Life:
         self._has_served = self._is_cut_off = self._is_over = False
         self._lock = threading.Lock()
         self.reason: str | None = None
+        self.unfinished = "a handler is still running"
+        """What is in the way of the end, should it not come by itself."""
         self.lingers = False
         self.deadline = 0.0
         self.on_end: Callable[[], object] = _nothing
@@ -123,7 +125,7 @@ class Life:
                 return
             self._is_cut_off = True
             left = "the program has left a thread or an exit hook"
-            what = left if self._has_served else "a handler is still running"
+            what = left if self._has_served else self.unfinished
             self._logs.note("warn", f"ended although {what}", why=self.reason)
 
     # The watchdog.

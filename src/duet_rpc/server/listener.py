@@ -13,9 +13,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from duet_rpc.context import Origin
-from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded
 from duet_rpc.forks import tell_in_child
@@ -53,8 +54,9 @@ class Listener:
         server: Server,
         logs: Logs,
         on_start: Callable[[str], object] = lambda address: None,
+        values: dict[Any, Any] | None = None,
     ) -> None:
-        """Take over the socket of an endpoint, which listens."""
+        """Take over the socket of an endpoint, which listens; `values` are those of lifespans."""
         self.hosts: dict[str, LoopHost] = {}
         self._listening = listening
         self.address = _address(listening)
@@ -70,7 +72,7 @@ class Listener:
         self._budget = Budget(endpoint.max_queued_bytes)
         self._commands = server.commands
         self._dispatcher = assemble_dispatcher(
-            server, logs, shares_thread=True, levels=logs, part=self._retire
+            server, logs, values=values, shares_thread=True, levels=logs, part=self._retire
         )
         self._shutdown_methods = shutdown_methods(server.service)
         self._lock = threading.RLock()
@@ -89,6 +91,11 @@ class Listener:
         self._accepting = False
         self._file = None
         self._listening.close()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are open."""
+        return [host.connection for host in self.hosts.values()]
 
     def begin(self) -> None:
         """Start to accept."""

@@ -1,23 +1,26 @@
 """Serves a Service: the one place where policy, ledger, log and transport meet."""
 
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.kinds import Promise
-from duet_rpc.ledger.commands import Commands
+from duet_rpc.ledger.commands import Commands, ReadConnections
 from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
-from duet_rpc.service import Method, Service
+from duet_rpc.server.lifespan import Lifespan, LifespanFailed
+from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName, find_dialect
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from duet_rpc.engine.dependencies import Dependencies
     from duet_rpc.engine.dispatch import Dispatcher
     from duet_rpc.engine.log import Log
     from duet_rpc.hooks import Hooks
@@ -39,7 +42,9 @@ class Server:
     which may hold anything that the handler had in hand; `log_exception_text=False` logs the types
     and the places of exceptions only. `dialect` says how cancellation, progress and the log level
     are spelled: "jsonrpc" (as in LSP) or "mcp". `hooks` run around handlers and are told events:
-    objects of subclasses of `duet_rpc.hooks.Hooks`, the outermost first.
+    objects of subclasses of `duet_rpc.hooks.Hooks`, the outermost first. `override` gives values in
+    place of those that lifespans and dependencies of the service provide, by their types; what is
+    overridden is not opened.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Server:
         log_exception_text: bool = True,
         dialect: Dialect | DialectName = JSONRPC,
         hooks: "Sequence[Hooks]" = (),
+        override: Mapping[Any, Any] | None = None,
     ) -> None:
         if not isinstance(service, Service):
             raise UsageError(f"a server serves a Service, not {service!r}")
@@ -66,6 +72,7 @@ class Server:
         self.log_exception_text = log_exception_text
         self.policy = policy if policy is not None else EDITOR
         self.commands = _commands(service, self.policy, store)
+        self.dependencies = _dependencies(service, override, self.commands)
 
     def run(
         self,
@@ -93,7 +100,12 @@ class Server:
             raise UsageError(_NO_ENDPOINT.format(endpoint))
         logs = self._log(logs)
         with closing(logs), closing(self.commands):
-            run(logs, on_start)
+            try:
+                run(logs, on_start)
+            except LifespanFailed as failed:
+                logs.failure(str(failed), failed.__cause__ or failed)
+                logs.flush(0.5)
+                sys.exit(1)
 
     async def serve(
         self,
@@ -117,12 +129,16 @@ class Server:
         listening = endpoint.listen()
         logs = self._log(logs)
         with closing(logs):
-            listener = Listener(listening, endpoint, self, logs, on_start)
+            lifespan = Lifespan(self.dependencies)
+            listener = Listener(listening, endpoint, self, logs, on_start, lifespan.values)
             try:
+                await lifespan.start()
                 listener.begin()
                 await asyncio.get_running_loop().create_future()  # until cancelled
             finally:
+                connections = listener.connections
                 await listener.end(time.monotonic() + drain)
+                await lifespan.end(connections)
 
     # The same by name.
 
@@ -245,15 +261,20 @@ def assemble_dispatcher(
     server: Server,
     log: "Log",
     *,
+    values: dict[Any, Any] | None = None,
     shares_thread: bool = False,
     levels: "Levels | None" = None,
     end: Callable[[str], None] = lambda reason: None,
     part: Callable[[str], None] | None = None,
 ) -> "Dispatcher":
-    """Make what dispatches the requests of a server: to its service, and to its own methods."""
+    """Make what dispatches the requests of a server: to its service, and to its own methods.
+
+    `values` are those that its lifespans give, by type, once they have started.
+    """
     from duet_rpc.engine.dispatch import make_dispatcher
 
     service, commands, dialect = server.service, server.commands, server.dialect
+    dependencies = server.dependencies
     return make_dispatcher(
         add_own_methods(service, commands, dialect=dialect, levels=levels, end=end, part=part),
         server.policy,
@@ -262,10 +283,27 @@ def assemble_dispatcher(
         shares_thread=shares_thread,
         dialect=dialect,
         hooks=server.hooks,
+        bind=None
+        if dependencies is None
+        else partial(dependencies.bind, values={} if values is None else values),
     )
 
 
+def _dependencies(
+    service: Service, override: Mapping[Any, Any] | None, commands: Commands
+) -> "Dependencies | None":
+    if not service.needs_binding and not override:
+        return None
+    from duet_rpc.engine.dependencies import Dependencies
+
+    return Dependencies(service, override=override, reader=ReadConnections(commands))
+
+
 def _check_hooks(service: Service, hooks: "Sequence[Hooks]") -> "Sequence[Hooks]":
+    if service.middleware:
+        from duet_rpc.engine.middleware import make_hooks
+
+        make_hooks(service)
     if not hooks:
         return ()
     from duet_rpc.hooks import check_hooks
@@ -287,6 +325,12 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
                     f"{method.name} is transactional, which needs the store that its effects are"
                     " in: give it with store= of Server (for example sqlite:///commands.db)"
                 )
+            if method.reads_store:
+                raise UsageError(
+                    f"{method.name}: {method.parameters.transaction} is a connection to the store,"
+                    " and there is none: give it with store= of Server (for example"
+                    " sqlite:///commands.db)"
+                )
         return Commands(
             partial(_ledger_in_memory, time.monotonic()), keeps=("memory", "until exit")
         )
@@ -306,25 +350,35 @@ def _commands(service: Service, policy: Policy, store: "Store | Ledger | str | N
     for method in service:
         if method.promise is not None:
             ledger.require(method.promise)
-            _check_connection(method, ledger.store)
+        _check_connection(method, ledger.store)
     _try_file(ledger)
     keeps = getattr(ledger.store, "keeps", None)
     return Commands(lambda: ledger, checks=True, keeps=keeps)
 
 
 def _check_connection(method: Method, store: "Store") -> None:
-    """Refuse a transaction that is asked for by the connection of another store."""
+    """Refuse a transaction or a read connection that this store does not give."""
     parameters = method.parameters
+    if not parameters.connection:
+        return
     able = store.capabilities
     kind, given = "def", able.connection
     if method.is_async:
         kind, given = "async def", able.async_connection
-    if not parameters.connection or not given or parameters.connection == given:
+    if method.reads_store and not given:
+        raise UsageError(
+            f"{method.name}: {parameters.transaction} is a connection to the store, and"
+            f" {type(store).__name__} has none to give; use SQLite or PostgreSQL, or provide a"
+            " connection of your own with @service.dependency"
+        )
+    if not given or parameters.connection == given:
         return
+    what = "query" if method.kind is Kind.QUERY else "transactional command"
     raise UsageError(
         f"{method.name}: {parameters.transaction} is annotated {parameters.connection}, but"
-        f" {type(store).__name__} gives a transactional {kind} the {given} of its own database;"
-        f" write {parameters.transaction}: {given}, or duet_rpc.Transaction for either"
+        f" {type(store).__name__} gives a {what} that is {kind} the {given} of its own database;"
+        f" write {parameters.transaction}: {given}"
+        + ("" if method.reads_store else ", or duet_rpc.Transaction for either")
     )
 
 

@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.client.client import Client
@@ -18,6 +19,7 @@ from duet_rpc.hosts.loggers import LEVELS
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Lane, Refused, Workers
 from duet_rpc.policy import SPEC, Policy
+from duet_rpc.server.lifespan import Lifespan
 from duet_rpc.server.logs import said
 from duet_rpc.server.server import Server, assemble_dispatcher
 from duet_rpc.service import Service
@@ -45,11 +47,14 @@ async def connect(
     server_log: Log | None = None,
     client_policy: Policy = SPEC,
     hooks: "Sequence[Hooks]" = (),
+    override: Mapping[Any, Any] | None = None,
     client_hooks: "Sequence[Hooks]" = (),
     **client_options: Any,
 ) -> AsyncIterator[Client]:
     """Serve a service in the running loop and give a `Client` that is connected to it.
 
+    The lifespans of the service run for as long as the block lasts; `override` gives values in
+    place of what they and its dependencies provide, by type.
     `policy`, `store`, `hooks` and `server_log` are the server's, `client_policy` and `client_hooks`
     are the client's; all other options are those of `Client`: `service` is what it serves to the
     server, and its `errors` are those of the service unless others are given. With `reconnect` the
@@ -61,15 +66,14 @@ async def connect(
     framing = client_options.get("framing", "lsp")
     dialect = find_dialect(client_options.get("dialect", JSONRPC))
     client_options.setdefault("errors", service)
-    server = MemoryServer(service, policy, store, framing, wire, server_log, dialect, hooks)
+    server = MemoryServer(
+        service, policy, store, framing, wire, server_log, dialect, hooks, override
+    )
     client = Client(server, policy=client_policy, hooks=client_hooks, **client_options)
     if isinstance(server.workers, _CountedWorkers):
         client._workers = _CountedWorkers(server.workers.loop)
-    try:
-        async with client:
-            yield client
-    finally:
-        server.close()
+    async with server, client:
+        yield client
 
 
 @contextlib.contextmanager
@@ -83,6 +87,7 @@ def connect_blocking(
     server_log: Log | None = None,
     client_policy: Policy = SPEC,
     hooks: "Sequence[Hooks]" = (),
+    override: Mapping[Any, Any] | None = None,
     client_hooks: "Sequence[Hooks]" = (),
     **client_options: Any,
 ) -> "Iterator[blocking.Client]":
@@ -93,21 +98,32 @@ def connect_blocking(
     dialect = find_dialect(client_options.get("dialect", JSONRPC))
     client_options.setdefault("errors", service)
     with loop_in_thread() as loop:
+        ready: Future[MemoryServer] = Future()
+        over = asyncio.Event()
 
-        async def make() -> MemoryServer:
-            return MemoryServer(service, policy, store, framing, wire, server_log, dialect, hooks)
+        async def serve() -> None:  # in one task, in which its lifespans start and end
+            try:
+                server = MemoryServer(
+                    service, policy, store, framing, wire, server_log, dialect, hooks, override
+                )
+                async with server:
+                    ready.set_result(server)
+                    await over.wait()
+            except BaseException as error:
+                if ready.done():
+                    raise
+                ready.set_exception(error)
 
-        async def close() -> None:
-            server.close()
-
-        server = asyncio.run_coroutine_threadsafe(make(), loop).result()
+        serving = asyncio.run_coroutine_threadsafe(serve(), loop)
+        server = ready.result()
         try:
             with BlockingClient(
                 server, policy=client_policy, hooks=client_hooks, **client_options
             ) as client:
                 yield client
         finally:
-            asyncio.run_coroutine_threadsafe(close(), loop).result()
+            loop.call_soon_threadsafe(over.set)
+            serving.result()
 
 
 @contextlib.contextmanager
@@ -134,7 +150,10 @@ def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class MemoryServer:
-    """Serves a service to whoever opens a link to it, in the loop in which it was made."""
+    """Serves a service to whoever opens a link to it, in the loop in which it was made.
+
+    `async with` starts and ends the lifespans of the service.
+    """
 
     def __init__(
         self,
@@ -146,11 +165,18 @@ class MemoryServer:
         log: Log | None,
         dialect: Dialect = JSONRPC,
         hooks: "Sequence[Hooks]" = (),
+        override: Mapping[Any, Any] | None = None,
     ) -> None:
-        server = Server(service, policy=policy, store=store, dialect=dialect, hooks=hooks)
+        server = Server(
+            service, policy=policy, store=store, dialect=dialect, hooks=hooks, override=override
+        )
         self._commands = server.commands
+        self._lifespan = Lifespan(server.dependencies)
         self._dispatcher = assemble_dispatcher(
-            server, log if log is not None else _StandardLog(), shares_thread=True
+            server,
+            log if log is not None else _StandardLog(),
+            values=self._lifespan.values,
+            shares_thread=True,
         )
         self._framing = framing
         self._wire = wire
@@ -160,6 +186,22 @@ class MemoryServer:
         self.hosts: list[LoopHost] = []
         self.refuses = False
         """Set it to have new connections fail."""
+
+    async def __aenter__(self) -> "MemoryServer":
+        try:
+            await self._lifespan.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        for host in self.hosts:
+            host.close()
+        try:
+            await self._lifespan.end(host.connection for host in self.hosts)
+        finally:
+            self.close()
 
     def open(self, timeout: float | None = None) -> Link:
         """Connect; any thread."""

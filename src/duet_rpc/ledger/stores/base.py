@@ -8,6 +8,7 @@ fault is over.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
@@ -47,7 +48,8 @@ class Capabilities(Struct, frozen=True):
     waits: bool = True
     """Its methods may keep a thread waiting; where they do not, an event loop calls them itself."""
     connection: str = ""
-    """The type of connection that a transactional `def` is given, by its full name."""
+    """The type of connection that a transactional `def`, or one that only reads, is given, by its
+    full name; empty if there is none to give."""
     async_connection: str = ""
     """The same for an `async def`."""
 
@@ -158,6 +160,21 @@ class AsyncBeginner(Protocol):
 
     def begin_async(self, claim: Claim, patience: float) -> Awaitable[StoreTransaction | NotBegun]:
         """See `Store.begin`."""
+
+
+@runtime_checkable
+class ReadableStore(Protocol):
+    """A store that lends connections to its database to queries.
+
+    They are outside of transactions: each statement sees what is committed, and none can write.
+    Raises `StoreUnavailable`.
+    """
+
+    def read(self) -> AbstractContextManager[Any]:
+        """Lend one to a `def`."""
+
+    def read_async(self) -> AbstractAsyncContextManager[Any]:
+        """Lend one to an `async def`."""
 
 
 class RecordStore(Store):

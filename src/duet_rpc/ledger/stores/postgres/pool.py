@@ -103,6 +103,14 @@ class AsyncLentConnection(BoundedConnection, psycopg.AsyncConnection[Any]):
     commit = rollback = close = _refuse
 
 
+class ReadingConnection(BoundedConnection, psycopg.Connection[Any]):
+    """A connection that is lent to queries."""
+
+
+class AsyncReadingConnection(BoundedConnection, psycopg.AsyncConnection[Any]):
+    """The same for an event loop."""
+
+
 class ThreadLimit:
     """Bounds how many connections threads have at a time."""
 

@@ -6,10 +6,11 @@ read back and decided by `states`.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, finalize
@@ -41,9 +42,11 @@ from duet_rpc.ledger.stores.base import (
 from duet_rpc.ledger.stores.postgres.pipeline import PipelineConnection
 from duet_rpc.ledger.stores.postgres.pool import (
     AsyncLentConnection,
+    AsyncReadingConnection,
     LentConnection,
     LoopLimit,
     Pool,
+    ReadingConnection,
     ServerSilent,
     ThreadLimit,
     connect_options,
@@ -51,6 +54,7 @@ from duet_rpc.ledger.stores.postgres.pool import (
     is_fault,
     make_refusal,
 )
+from duet_rpc.ledger.stores.postgres.reading import lend, take_back
 from duet_rpc.ledger.stores.postgres.statements import (
     LOCK_UPKEEP,
     SQL,
@@ -74,9 +78,10 @@ log = logging.getLogger("duet_rpc.ledger")
 class PostgresStore(SqlStore):
     """Records in a table `duet_commands` of a PostgreSQL database, beside those of the application.
 
-    Up to `max_transactions` handlers are inside a transaction at a time, each with a connection;
-    the ledger's own work has a few connections apart, so that handlers cannot starve it. Handlers
-    in threads get a `psycopg.Connection`, those on an event loop a `psycopg.AsyncConnection`.
+    Up to `max_transactions` handlers are inside a transaction at a time, each with a connection,
+    and as many queries have one that reads. The ledger's own work has a few connections apart, so
+    that handlers cannot starve it. Handlers in threads get a `psycopg.Connection`, those on an
+    event loop a `psycopg.AsyncConnection`.
 
     `timeout` is how long the server may take to answer; after that the store counts as unavailable
     until it answers again. A handler's own statement may take longer, as long as the server
@@ -114,7 +119,9 @@ class PostgresStore(SqlStore):
             settings,
         )
         self._lent = self._pool(LentConnection.connect, ThreadLimit(max_transactions))
-        self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
+        self._reading = self._pool(ReadingConnection.connect, ThreadLimit(max_transactions))
+        self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[type, Pool]]
+        self._on_loops = WeakKeyDictionary()
 
     def begin(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
         self._prepare()
@@ -127,20 +134,31 @@ class PostgresStore(SqlStore):
     async def begin_async(self, claim: Claim, patience: float) -> PostgresTransaction | NotBegun:
         if not self._is_ready:
             await asyncio.to_thread(self._prepare)
-        loop = asyncio.get_running_loop()
-        pool = self._on_loops.get(loop)
-        if pool is None:
-            for ended in [each for each in self._on_loops if each.is_closed()]:
-                self._on_loops.pop(ended).close()
-            limit = LoopLimit(self._max_transactions)
-            pool = self._on_loops[loop] = self._pool(AsyncLentConnection.connect, limit)
-            # Connections do not outlive the loop that they were made on.
-            finalize(loop, pool.close)
+        pool = self._pool_on_loop(AsyncLentConnection)
         try:
             return await begin(pool, claim, patience)
         except errors.UndefinedTable:
             await asyncio.to_thread(self._make_tables_again)
             return await begin(pool, claim, patience)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[psycopg.Connection[Any]]:
+        """Lend a query a connection that cannot write; see `ReadableStore`."""
+        connection = drive(lend(self._reading))
+        try:
+            yield connection
+        finally:
+            take_back(self._reading, connection)
+
+    @contextlib.asynccontextmanager
+    async def read_async(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Do the same for an `async def`."""
+        pool = self._pool_on_loop(AsyncReadingConnection)
+        connection = await lend(pool)
+        try:
+            yield connection
+        finally:
+            take_back(pool, connection)
 
     def sweep(
         self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
@@ -156,8 +174,22 @@ class PostgresStore(SqlStore):
 
     def close(self) -> None:
         self._breaker.close()
-        for pool in (self._own, self._lent, *self._on_loops.values()):
+        on_loops = [pool for pools in self._on_loops.values() for pool in pools.values()]
+        for pool in (self._own, self._lent, self._reading, *on_loops):
             pool.close()
+
+    def _pool_on_loop(self, kind: type[psycopg.AsyncConnection[Any]]) -> Pool:
+        """Find the pool of the running loop, or make it."""
+        loop = asyncio.get_running_loop()
+        pools = self._on_loops.setdefault(loop, {})
+        if kind not in pools:
+            for ended in [each for each in self._on_loops if each.is_closed()]:
+                for pool in self._on_loops.pop(ended).values():
+                    pool.close()
+            pools[kind] = self._pool(kind.connect, LoopLimit(self._max_transactions))
+            # Connections do not outlive the loop that they were made on.
+            finalize(loop, pools[kind].close)
+        return pools[kind]
 
     def _pool(self, connect: Callable[..., Any], limit: Any, settings: str = "") -> Pool:
         connect = partial(connect, self._url, autocommit=True, **self._options)

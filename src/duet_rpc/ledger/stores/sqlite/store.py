@@ -11,8 +11,8 @@ that a disk that was full or a file that was locked leaves nothing behind.
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from duet_rpc.ledger.stores.sqlite.file import (
     is_fault,
     make_refusal,
 )
+from duet_rpc.ledger.stores.sqlite.reading import ReadConnection, ReadPool
 from duet_rpc.ledger.stores.sqlite.transaction import HandlerTransactions, SqliteTransaction
 from duet_rpc.ledger.upkeep import Clocks
 
@@ -41,7 +42,7 @@ class SqliteStore(SqlStore):
 
     `timeout` is how long an operation waits for locks that other processes hold; after that the
     store counts as unavailable until they let go. `prepare` is called with each
-    connection made for transactional handlers, to set pragmas or a row factory.
+    connection made for handlers, transactional or reading, to set pragmas or a row factory.
     """
 
     keeps = ("sqlite", "over restarts")
@@ -85,6 +86,8 @@ class SqliteStore(SqlStore):
         self._transactions = HandlerTransactions(
             self._path, self._clock, self._patience, self._prepare, self._writing
         )
+        make = partial(ReadConnection, self._path, self._clock, self._patience, self._prepare)
+        self._readers = ReadPool(make, self._patience)
 
     def _connection(self) -> FileConnection[sqlite3.Connection]:
         return FileConnection(self._path, self._clock, self._patience, sqlite3.Connection)
@@ -96,7 +99,7 @@ class SqliteStore(SqlStore):
         its locks by process, and would count the parent's as ours.
         """
         self._is_copy = self._is_copy or self._writing.locked() or self._reading.locked()
-        leave_to_parent(self._writer, self._reader, self._transactions)
+        leave_to_parent(self._writer, self._reader, self._transactions, self._readers)
         self._set_up()
 
     def _refuse_in_child(self) -> None:
@@ -113,6 +116,19 @@ class SqliteStore(SqlStore):
         self._refuse_in_child()
         return self._transactions.begin(claim, patience)
 
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Lend a query a connection that cannot write; it keeps no one waiting."""
+        self._refuse_in_child()
+        with self._readers.lend() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def read_async(self) -> AsyncIterator[sqlite3.Connection]:
+        """Do the same for an `async def`, whose statements block its event loop."""
+        with self.read() as connection:
+            yield connection
+
     def sweep(
         self, limit: int = 500, *, unknown_ttl: float = UNKNOWN_TTL, clocks: Clocks | None = None
     ) -> int:
@@ -123,6 +139,7 @@ class SqliteStore(SqlStore):
     def close(self) -> None:
         """See `Store.close`. Waits for a write that is running, not for a handler's transaction."""
         self._transactions.close()
+        self._readers.close()
         with self._reading:
             self._reader.drop()
         if self._writing.acquire(timeout=self._patience.full):
