@@ -71,6 +71,7 @@ def test_elsewhere_answers_come_as_they_are_ready(policy: Policy) -> None:
     assert ids(line.release()) == [1]
 
 
+@pytest.mark.carriers("stream")
 @pytest.mark.clause("order-2")
 def test_responses_come_in_request_order_also_when_clients_pipeline() -> None:
     stream = b"".join(

@@ -20,9 +20,9 @@ from duet_rpc.wire.framing.frames import (
     Frame,
     cut,
     in_parts,
+    join_parts,
     oversize,
     refusal,
-    whole,
 )
 
 _BLANK_RUN = rb"[ \t\r\n]*"
@@ -85,7 +85,7 @@ class HeaderFraming:
 
     @staticmethod
     def encode(body: bytes) -> bytes:
-        return whole(HeaderFraming.frame(body))
+        return join_parts(HeaderFraming.frame(body))
 
     @staticmethod
     def frame(body: bytes) -> Frame:
