@@ -253,10 +253,17 @@ def test_middleware_of_an_included_service_stays_around_its_methods() -> None:
         yield
 
     app.include(notes)
+
+    @app.around
+    def middle(call: Invocation) -> Iterator[None]:
+        said.append(f"middle {call.method}")
+        yield
+
     line = Line(SPEC, app)
     ask(line, "notes.get")
     ask(line, "ping")
-    assert said == ["outer notes.get", "inner notes.get", "outer ping"]
+    assert said[:3] == ["outer notes.get", "middle notes.get", "inner notes.get"]
+    assert said[3:] == ["outer ping", "middle ping"]
 
 
 # Events.
@@ -369,15 +376,16 @@ def test_the_nearest_class_counts_and_none_leaves_it_unforeseen() -> None:
 def test_exception_handlers_of_an_included_service_come_first_for_its_methods() -> None:
     app, notes = Service(), failing()
 
-    @app.exception_handler(LookupError)
-    def closed(error: LookupError) -> RpcError:
-        return Closed()
-
     @app.query
     def own() -> None:
         raise KeyError
 
     app.include(notes)
+
+    @app.exception_handler(LookupError)
+    def closed(error: LookupError) -> RpcError:
+        return Closed()
+
     line = Line(SPEC, app)
     assert ask(line, "own")["error"]["code"] == 7
     assert ask(line, "find", key="b")["error"]["code"] == 404

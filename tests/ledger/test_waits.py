@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from duet_rpc.engine.steps import drive
 from duet_rpc.ledger import MemoryStore
 from duet_rpc.ledger.group import Group
 from duet_rpc.ledger.inflight import SingleFlight
-from duet_rpc.ledger.waits import Wait, Waits, YieldingWaits, do, drive
+from duet_rpc.ledger.waits import Wait, Waits, YieldingWaits, do
 from tests.ledger.commands import command
 
 GROUP = Group(MemoryStore().commit)

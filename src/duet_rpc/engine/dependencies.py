@@ -6,17 +6,19 @@ that nothing provides, one that could come from a caller as well, a `def` that w
 stays the object that it was, so that it costs nothing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from copy import copy
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
 from duet_rpc.context import Context, transaction_type
+from duet_rpc.engine.exceptions import find_handlers, map_exceptions
 from duet_rpc.engine.injection import injected_type
+from duet_rpc.engine.steps import drive
 from duet_rpc.engine.wording import type_name
-from duet_rpc.errors import RpcError, UsageError
+from duet_rpc.errors import UsageError
 from duet_rpc.service import Method, Service
 
 if TYPE_CHECKING:
@@ -88,14 +90,14 @@ class Dependencies:
         """Make a service whose methods are given what they ask for; lifespans fill the values."""
         bound = []
         for method in service:
-            handlers = _handlers_for(method, service)
+            handlers = find_handlers(method, service)
             if not handlers and method.name not in self._plans:
                 continue
             parameters = copy(method.parameters)
             if method.name in self._plans:
                 self._bind_parameters(method, parameters, values)
             if handlers:
-                _map_exceptions(method, parameters, handlers)
+                map_exceptions(method, parameters, handlers)
             bound.append(replace(method, parameters=parameters))
         return service.with_methods(bound)
 
@@ -195,10 +197,11 @@ class Dependencies:
         call = source.compile("p, ctx, tx, given")
         lend = self._lend_to(method) if reads else None
         run = _open_around(call, plan, values, lend, is_async=method.is_async)
-        if not method.is_async:
-            run = _run_at_once(run)
-        parameters.call = run
-        parameters.call_message = lambda message: run(message.params, None, None)
+        if method.is_async:
+            parameters.call = run
+            return
+        parameters.call = lambda p, ctx, tx: drive(run(p, ctx, tx))
+        parameters.call_message = lambda m: drive(run(m.params, None, None))
 
     def _lend_to(self, method: Method) -> Callable[[], Any]:
         if self._reader is None:
@@ -216,7 +219,7 @@ def _open_around(
     lend: Callable[[], Any] | None,
     *,
     is_async: bool,
-) -> Callable[..., Awaitable[Any]]:
+) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make what opens dependencies, calls the handler, and closes them in reverse order.
 
     It suspends only if something in it is async. A dependency sees the exception of the handler and
@@ -247,71 +250,6 @@ def _open_around(
             del failure
 
     return run
-
-
-def _run_at_once(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a plain function of a coroutine function that never suspends."""
-
-    def call(params: Any, ctx: Context | None, tx: Any) -> Any:
-        try:
-            run(params, ctx, tx).send(None)
-        except StopIteration as end:
-            return end.value
-        raise AssertionError("a def has no async dependency")
-
-    return call
-
-
-# Exceptions of libraries.
-
-Handlers = dict[type[Exception], Callable[[Any], RpcError | None]]
-
-
-def _handlers_for(method: Method, service: Service) -> Handlers:
-    """Collect the exception handlers of a method; of two for one class, the inner one's counts."""
-    return dict(each.thing for each in service.exception_handlers if each.holds_for(method.name))
-
-
-def _map_exceptions(method: Method, parameters: "Parameters", handlers: Handlers) -> None:
-    """Raise the `RpcError` that is made of an exception, in its place.
-
-    Inside the ledger, so that the outcome of a command is recorded as its caller gets it.
-    """
-    kinds = tuple(handlers)
-    call, call_message = parameters.call, parameters.call_message
-
-    def translate(error: Exception) -> BaseException:
-        if isinstance(error, RpcError):
-            return error
-        nearest = next(cls for cls in type(error).__mro__ if cls in handlers)
-        return handlers[nearest](error) or error
-
-    def call_here(params: Any, ctx: Context | None, tx: Any) -> Any:
-        try:
-            return call(params, ctx, tx)
-        except kinds as error:
-            _raise_instead(translate(error), error)
-
-    def call_message_here(message: Any) -> Any:
-        try:
-            return call_message(message)
-        except kinds as error:
-            _raise_instead(translate(error), error)
-
-    async def call_async(params: Any, ctx: Context | None, tx: Any) -> Any:
-        try:
-            return await call(params, ctx, tx)
-        except kinds as error:
-            _raise_instead(translate(error), error)
-
-    parameters.call = call_async if method.is_async else call_here
-    parameters.call_message = call_message_here
-
-
-def _raise_instead(translated: BaseException, error: BaseException) -> NoReturn:
-    if translated is error:
-        raise error
-    raise translated from error
 
 
 def _name(kind: Any) -> str:

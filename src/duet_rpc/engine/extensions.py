@@ -79,7 +79,7 @@ class ServiceExtensions:
         from duet_rpc.engine.middleware import check_around
 
         check_around(function)
-        self.middleware.append(Scoped(function))
+        _register(self.middleware, function)
         return function
 
     def on(self, kind: type[V], /) -> Callable[[Callable[[V], object]], Callable[[V], object]]:
@@ -112,7 +112,7 @@ class ServiceExtensions:
         def register(
             function: Callable[[E], RpcError | None],
         ) -> Callable[[E], RpcError | None]:
-            self.exception_handlers.append(Scoped((kind, function)))
+            _register(self.exception_handlers, (kind, function))
             return function
 
         return register
@@ -156,3 +156,9 @@ class ServiceExtensions:
                 each if each.methods is not None else Scoped(each.thing, names) for each in theirs
             ]
         self.listeners += other.listeners
+
+
+def _register(things: list[Scoped], thing: Any) -> None:
+    """Add a thing of our own: behind others of ours, and around those of included services."""
+    own = sum(each.methods is None for each in things)
+    things.insert(own, Scoped(thing))

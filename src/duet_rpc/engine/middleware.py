@@ -12,6 +12,7 @@ from typing import Any, get_args
 from msgspec import Raw
 
 from duet_rpc.engine.providers import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, code_flags
+from duet_rpc.engine.steps import drive
 from duet_rpc.errors import UsageError
 from duet_rpc.hooks import Event, Hooks, Invocation
 from duet_rpc.service import Method, Service
@@ -100,7 +101,7 @@ def _adapt(function: Any, method: Method) -> Around:
     flags = code_flags(function)
     if flags & CO_GENERATOR:
         manage = contextmanager(function)
-        return partial(_run_async_inside if method.is_async else _run_inside, manage)
+        return partial(_run if method.is_async else _run_inside, manage)
     if bool(flags & CO_COROUTINE) == method.is_async:
         around: Around = function
         return around
@@ -117,32 +118,22 @@ def _apply(around: Around, next: Next, call: Invocation) -> Any:
 
 
 def _run_inside(manage: Callable[[Invocation], Any], call: Invocation, next: Next) -> Any:
+    return drive(_run(manage, call, next, is_async=False))
+
+
+async def _run(
+    manage: Callable[[Invocation], Any], call: Invocation, next: Next, *, is_async: bool = True
+) -> Any:
+    """Run what is next inside of a context manager; suspends only if that is async."""
     failure: BaseException | None = None
     try:
         with manage(call):
             try:
-                return next(call)
+                return await next(call) if is_async else next(call)
             except BaseException as error:
                 failure = error
                 raise
         assert failure is not None, "nothing but an exception leads here"
         raise failure  # middleware that catches it has no result in its place
-    finally:
-        del failure
-
-
-async def _run_async_inside(
-    manage: Callable[[Invocation], Any], call: Invocation, next: Next
-) -> Any:
-    failure: BaseException | None = None
-    try:
-        with manage(call):
-            try:
-                return await next(call)
-            except BaseException as error:
-                failure = error
-                raise
-        assert failure is not None, "nothing but an exception leads here"
-        raise failure
     finally:
         del failure

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from duet_rpc.engine.steps import drive
 from duet_rpc.errors import InProgress, KeyReused, RpcError, UsageError
 from duet_rpc.forks import leave_to_parent, tell_in_child
 from duet_rpc.ledger.execution import Executor, Ran, Run, Work, make_in_progress
@@ -34,7 +35,7 @@ from duet_rpc.ledger.states import (
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
-from duet_rpc.ledger.waits import Waits, YieldingWaits, drive
+from duet_rpc.ledger.waits import Waits, YieldingWaits
 
 log = logging.getLogger("duet_rpc.ledger")
 

@@ -82,16 +82,6 @@ class YieldingWaits(Waits):
         await Wait(seconds)
 
 
-def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that only blocks, in the calling thread."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    raise AssertionError("what should block has suspended")
-
-
 async def do(value: Awaitable[T] | T) -> T:
     """Wait for what an asynchronous driver returns; hand on what a blocking one does."""
     if isinstance(value, Awaitable):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.steps import drive
 from duet_rpc.errors import UsageError
 from duet_rpc.hosts.threads import MAX_NESTED, ThreadHost
 from duet_rpc.hosts.watch import StandIn
@@ -31,7 +32,6 @@ from duet_rpc.server.lifespan import (
     Lifespan,
     LifespanFailed,
     end_lifespan,
-    run_here,
     start_lifespan,
 )
 from duet_rpc.server.logs import Logs
@@ -165,7 +165,7 @@ def _run_on_threads(
     life.on_stop = host.connection.requests.close_down
     life.on_last_chance = lambda: host.post(host.connection.refuse_queued)
     stand_in = StandIn(host, until=lambda: life.ending)
-    run_here(start_lifespan(lifespan, life))
+    drive(start_lifespan(lifespan, life))
     on_start(host)
     while not life.ending:
         host.turn()
@@ -177,7 +177,7 @@ def _run_on_threads(
     while (seconds := drain.step()) is not None:
         host.turn(seconds)
     host.connection.close()
-    run_here(end_lifespan(lifespan, life, logs))
+    drive(end_lifespan(lifespan, life, logs))
 
 
 def _run_on_loop(make: "Callable[[], Served]", life: Life, lifespan: Lifespan, logs: Logs) -> bool:

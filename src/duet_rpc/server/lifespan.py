@@ -4,7 +4,7 @@ One logic for every way to serve. Where there is no event loop, no lifespan is a
 coroutines run to their end in one step. Imports `asyncio` late, for a cold start.
 """
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +96,3 @@ async def _wait_for_handlers(connections: "list[Connection]") -> None:
         await asyncio.sleep(_TICK)
         if all(connection.idle for connection in connections):
             return
-
-
-def run_here(step: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that never suspends to its end."""
-    try:
-        step.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("an async lifespan needs an event loop")

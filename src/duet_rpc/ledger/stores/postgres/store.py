@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, finalize
 import psycopg
 from psycopg import errors
 
+from duet_rpc.engine.steps import drive
 from duet_rpc.errors import StoreUnavailable, UsageError
 from duet_rpc.forks import renew_in_child
 from duet_rpc.ledger.faults import CircuitBreaker, StoreFault, make_unavailable
@@ -65,7 +66,6 @@ from duet_rpc.ledger.stores.postgres.statements import (
 from duet_rpc.ledger.stores.postgres.transaction import PostgresTransaction, begin
 from duet_rpc.ledger.stores.sql import SqlStore, load_row
 from duet_rpc.ledger.upkeep import Clocks
-from duet_rpc.ledger.waits import drive
 
 _OWN_CONNECTIONS = 4
 _LONG = 10
