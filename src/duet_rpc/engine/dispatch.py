@@ -20,7 +20,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.intake import Plain, Unserializable, compile_intake
 from duet_rpc.engine.log import Log, Silence
-from duet_rpc.engine.parameters import KEY
 from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -48,7 +47,7 @@ from duet_rpc.wire.messages import (
     error_object,
     raw_params,
 )
-from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
+from duet_rpc.wire.params import KEY, NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 
 if TYPE_CHECKING:
     from duet_rpc.hooks import Hooks

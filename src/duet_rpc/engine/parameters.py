@@ -6,38 +6,19 @@ adapter is compiled that calls the handler with the struct's fields, which is th
 what was expected and what came.
 """
 
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.context import Context, transaction_type
-from duet_rpc.engine.wording import accepted_values, explain, invalid, type_name
-from duet_rpc.errors import InvalidParams, UsageError
+from duet_rpc.engine.hints import UNKNOWN, bound_nesting
+from duet_rpc.engine.signature import Signature, read_signature
+from duet_rpc.engine.wording import explain, invalid, type_name
+from duet_rpc.errors import InvalidParams
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
-from duet_rpc.wire.messages import SHALLOW, shallow_json
 from duet_rpc.wire.params import KEY, META
-
-__all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
-
-UNKNOWN = float("inf")
-"""How deep a value nests whose type does not tell."""
-
-Adapter = Callable[[Any, Context | None, Any], Any]
-"""Calls a handler: decoded params, context, transaction."""
-
-
-class Parameter(msgspec.Struct, frozen=True):
-    """One parameter as callers see it."""
-
-    name: str
-    hint: Any
-    required: bool
-    default: Any = None
-    positional: bool = True
 
 
 class Bound(msgspec.Struct):
@@ -53,32 +34,20 @@ class Parameters:
     """How the params of one method are decoded and handed to its handler."""
 
     def __init__(
-        self,
-        method: str,
-        listed: tuple[Parameter, ...],
-        *,
-        rest: Any,
-        rest_name: str | None,
-        context: str | None,
-        transaction: str | None,
-        connection: str,
-        returns: Any,
-        takes_key: bool,
-        ignore_unknown: bool,
-        nestings: Mapping[str, float],
-        call: Adapter,
-        call_message: Callable[[Any], Any],
+        self, method: str, signature: Signature, *, takes_key: bool, ignore_unknown: bool
     ) -> None:
+        listed, rest, rest_name = signature.listed, signature.rest, signature.rest_name
+        nestings = signature.nestings
         self.listed = listed
         self.rest = rest
         """The hint of `*args`, or UNSET."""
-        self.context = context
-        self.transaction = transaction
-        self.connection = connection
+        self.context = signature.context
+        self.transaction = signature.transaction
+        self.connection = signature.connection
         """The type of connection that the transaction is asked for by, or empty for any."""
-        self.returns = returns
-        self.call = call
-        self.call_message = call_message
+        self.returns = signature.returns
+        self.call = signature.call
+        self.call_message = signature.call_message
         """The same for a message with such `params` and nothing else, as a method of its class."""
         self.holds_meta = rest is UNSET and all(p.name != META for p in listed)
         """Whether `typed` params may have brought a `_meta` beside them."""
@@ -95,15 +64,16 @@ class Parameters:
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
         self.struct = self._define(method, array_like=False)
-        self.typed: Any = self.struct if rest is UNSET else list[rest]
+        values: Any = list[rest]  # type: ignore[valid-type]
+        self.typed: Any = self.struct if rest is UNSET else values
         """What the params of a plain request are decoded into: an array where the handler takes
         `*args`, else an object."""
         self._by_name = msgspec.json.Decoder(self.struct)
         self._method = method
         self._positional: msgspec.json.Decoder[Any] | None = None
         if rest_name is not None:
-            self._hints[rest_name] = list[rest]
-            self._rest = msgspec.json.Decoder(list[rest])
+            self._hints[rest_name] = values
+            self._rest = msgspec.json.Decoder(values)
 
     @staticmethod
     def of(
@@ -115,7 +85,8 @@ class Parameters:
         scope: Mapping[str, Any],
     ) -> "Parameters":
         """Read a handler's parameters. Raises `UsageError` for what cannot be served."""
-        return _read(handler, method, takes_key, ignore_unknown, scope)
+        signature = read_signature(handler, method, scope, takes_key=takes_key)
+        return Parameters(method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown)
 
     def bind(self, params: bytes | None) -> Bound:
         """Decode the params of one request, which are known to be JSON; raise `InvalidParams`.
@@ -165,7 +136,7 @@ class Parameters:
         nestings = dict(self._nestings)
         hints = {}
         for parameter in self.listed:
-            found = _shallow(parameter.hint)
+            found = bound_nesting(parameter.hint)
             if found is not None:
                 hints[parameter.name], nestings[parameter.name] = found
         if not hints:
@@ -248,269 +219,3 @@ def _decoded(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:
         raise
     except msgspec.DecodeError:  # params are JSON, so they hold a lone surrogate
         return surrogates.decode(params, decoder.type)
-
-
-def _read(
-    handler: Callable[..., Any],
-    method: str,
-    takes_key: bool,
-    ignore_unknown: bool,
-    scope: Mapping[str, Any],
-) -> Parameters:
-    hints = _hints(handler, method, scope)
-    returns = hints.pop("return", Any)
-    _check_returns(returns, method)
-    listed: list[Parameter] = []
-    rest: Any = UNSET
-    rest_name = context = transaction = None
-    connection = ""
-    arguments: list[str] = []
-    nestings: dict[str, float] = {}
-    for name, kind, default in _signature(handler, method):
-        hint = hints.get(name, Any)
-        if kind == "**":
-            raise UsageError(
-                f"{method}: **{name} tells callers nothing; name the parameters one by one,"
-                " or take one of type dict"
-            )
-        if hint is Context or Context in get_args(hint):
-            context, value = name, "ctx"
-        elif (wanted := transaction_type(hint)) is not None:
-            transaction, connection, value = name, wanted, "tx"
-        else:
-            nestings[name] = _check_parameter(name, hint, method)
-            if kind == "*":
-                rest, rest_name, value = hint, name, "*{p}"
-            else:
-                required = default is _NO_DEFAULT
-                value = f"{{p}}.{name}"
-                listed.append(
-                    Parameter(name, hint, required, None if required else default, kind != "=")
-                )
-        arguments.append(f"{name}={value}" if kind == "=" else value)
-    if rest is not UNSET and (listed or takes_key):
-        # Values by position are an array, and what travels beside params needs an object.
-        why = (
-            "beside other parameters cannot be told apart in JSON"
-            if listed
-            else "leaves a command no place for its idempotency key"
-        )
-        raise UsageError(
-            f"{method}: *{rest_name} {why}; make it a list: {rest_name}: list[{type_name(rest)}]"
-        )
-    # Compiled, because the attribute loads of a fixed call are what makes a small request cheap.
-    called, known = f"handler({', '.join(arguments)})", {"handler": handler}
-    call: Adapter = eval("lambda p, ctx, tx: " + called.format(p="p"), known)
-    call_message = eval("lambda m: " + called.format(p="m.params"), known)
-    return Parameters(
-        method,
-        tuple(listed),
-        rest=rest,
-        rest_name=rest_name,
-        context=context,
-        transaction=transaction,
-        connection=connection,
-        returns=returns,
-        takes_key=takes_key,
-        ignore_unknown=ignore_unknown,
-        nestings=nestings,
-        call=call,
-        call_message=call_message,
-    )
-
-
-def _signature(handler: Callable[..., Any], method: str) -> list[tuple[str, str, Any]]:
-    """List (name, kind, default) of each parameter; `*`, `**` and `=` (by name only) are kinds."""
-    if not isinstance(handler, types.FunctionType) or hasattr(handler, "__wrapped__"):
-        return _inspected(handler, method)
-    # Plain functions, nearly all there are, spare a cold start the import of inspect.
-    code = handler.__code__
-    names = code.co_varnames
-    count, named = code.co_argcount, code.co_kwonlyargcount
-    defaults = handler.__defaults__ or ()
-    missing = (_NO_DEFAULT,) * (count - len(defaults))
-    found = [
-        (name, "", default) for name, default in zip(names[:count], missing + defaults, strict=True)
-    ]
-    if found and found[0][0] == "self" and "self" not in handler.__annotations__:
-        raise UsageError(
-            f"{method} is a method without its object: register it on an instance,"
-            f" service.query(instance.{handler.__name__})"
-        )
-    after = count + named
-    if code.co_flags & _CO_VARARGS:
-        found.append((names[after], "*", _NO_DEFAULT))
-    for name in names[count:after]:
-        found.append((name, "=", (handler.__kwdefaults__ or {}).get(name, _NO_DEFAULT)))
-    if code.co_flags & _CO_VARKEYWORDS:
-        found.append((names[after + bool(code.co_flags & _CO_VARARGS)], "**", _NO_DEFAULT))
-    return found
-
-
-_CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
-_NO_DEFAULT: Any = object()
-"""What a parameter has that callers must give. `UNSET` may be a default of the handler's own."""
-
-
-def _inspected(handler: Callable[..., Any], method: str) -> list[tuple[str, str, Any]]:
-    import inspect
-
-    kinds: dict[Any, str] = {
-        inspect.Parameter.VAR_POSITIONAL: "*",
-        inspect.Parameter.KEYWORD_ONLY: "=",
-        inspect.Parameter.VAR_KEYWORD: "**",
-    }
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"{method}: Python cannot tell its parameters; wrap it in a def with type hints"
-        ) from None
-    return [
-        (
-            p.name,
-            kinds.get(p.kind, ""),
-            _NO_DEFAULT if p.default is inspect.Parameter.empty else p.default,
-        )
-        for p in signature.parameters.values()
-    ]
-
-
-def _hints(handler: Any, method: str, scope: Mapping[str, Any]) -> dict[str, Any]:
-    target = handler
-    while hasattr(target, "func"):  # a functools.partial
-        target = target.func
-    if not hasattr(target, "__code__") and not isinstance(target, type):
-        target = type(target).__call__
-    try:
-        return get_type_hints(target, localns=dict(scope), include_extras=True)
-    except NameError as error:
-        raise UsageError(
-            f"{method}: the hint {error.name!r} is not known where the function stands;"
-            " import or define it above"
-        ) from None
-    except (AttributeError, SyntaxError) as error:
-        raise UsageError(f"{method}: a hint cannot be read: {error}") from None
-
-
-def _check_parameter(name: str, hint: Any, method: str) -> float:
-    """Refuse what cannot be decoded; return how deep a value can nest."""
-    if name.startswith("__"):
-        raise UsageError(f"{method}: {name} is a name for Python's own use; choose another")
-    try:
-        described = msgspec.inspect.type_info(hint)
-        parts = list(_parts(described, set()))
-    except (TypeError, ValueError, NameError) as error:
-        raise UsageError(f"{method}: parameter {name} cannot be decoded: {error}") from None
-    if (foreign := next(_foreign(parts), None)) is not None:
-        raise UsageError(
-            f"{method}: parameter {name} holds {foreign.__name__}, which JSON cannot carry;"
-            " use a dataclass, a msgspec.Struct, plain types, or Any for whatever comes"
-        )
-    if _has_keys_that_are_no_text(parts):
-        raise UsageError(f"{method}: parameter {name} holds a dict {_KEYS_ARE_TEXT}")
-    return _nesting(described)
-
-
-def _check_returns(hint: Any, method: str) -> None:
-    try:
-        parts = list(_parts(msgspec.inspect.type_info(hint), set()))
-    except (TypeError, ValueError, NameError):
-        # More can be sent than can be told apart when it comes: look at the parts one by one.
-        for part in get_args(hint):
-            _check_returns(part, method)
-        return
-    if (foreign := next(filter(_never_sent, _foreign(parts)), None)) is not None:
-        raise UsageError(
-            f"{method}: it returns {foreign.__name__}, which JSON cannot carry; return a dataclass,"
-            " a msgspec.Struct or plain types, or say Any if it is one of them after all"
-        )
-    if _has_keys_that_are_no_text(parts):
-        raise UsageError(f"{method}: it returns a dict {_KEYS_ARE_TEXT}")
-
-
-def _never_sent(cls: type) -> bool:
-    """Tell whether no object of a class can be written, nor of a class that stands for others."""
-    stands_for_others = (
-        cls is object or getattr(cls, "__abstractmethods__", None) or hasattr(cls, "_is_protocol")
-    )
-    return not stands_for_others and not issubclass(cls, (dict, list, tuple, set, frozenset))
-
-
-def _foreign(parts: Iterable[Any]) -> Iterator[type]:
-    """Find the classes in a type that msgspec cannot make out of JSON."""
-    return (part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType))
-
-
-def _has_keys_that_are_no_text(parts: Iterable[Any]) -> bool:
-    return any(
-        isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _NO_TEXT)
-        for part in parts
-    )
-
-
-def _parts(described: Any, seen: set[int]) -> Iterator[Any]:
-    """Go through a type and all that it is made of."""
-    if isinstance(described, tuple):
-        for part in described:
-            yield from _parts(part, seen)
-    elif isinstance(described, _DESCRIPTIONS) and id(described) not in seen:
-        seen.add(id(described))  # a type may hold itself
-        yield described
-        yield from _parts(msgspec.structs.astuple(described), seen)
-
-
-def _nesting(described: Any) -> float:
-    """Say how deep a value can nest, if its type reads every byte of it."""
-    if isinstance(described, _SCALARS):
-        return 0
-    match described:
-        case msgspec.inspect.UnionType(types=parts):
-            return max(map(_nesting, parts))
-        case msgspec.inspect.DictType(key_type=key, value_type=value):
-            return 1 + max(_nesting(key), _nesting(value))
-        case msgspec.inspect.CollectionType(item_type=item):
-            return 1 + _nesting(item)
-    return UNKNOWN  # an object may have members that its type does not name
-
-
-def _shallow(hint: Any) -> tuple[Any, float] | None:
-    """Put a type that does not nest deep in place of one that takes anything; None if it is none.
-
-    A hint that holds such a one further inside stays as it is.
-    """
-    value: Any = shallow_json()
-    if hint is Any:
-        return value, SHALLOW
-    if hint in (list, list[Any]):
-        return list[value], 1 + SHALLOW
-    if hint in (dict, dict[str, Any]):
-        return dict[str, value], 1 + SHALLOW
-    return None
-
-
-_SCALARS = (
-    msgspec.inspect.NoneType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.IntType,
-    msgspec.inspect.FloatType,
-    msgspec.inspect.StrType,
-    msgspec.inspect.EnumType,
-    msgspec.inspect.LiteralType,
-)
-_DESCRIPTIONS = (msgspec.inspect.Type, msgspec.inspect.Field)
-_NO_TEXT = (
-    msgspec.inspect.NoneType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.CollectionType,
-    msgspec.inspect.TupleType,
-    msgspec.inspect.DictType,
-    msgspec.inspect.NamedTupleType,
-    msgspec.inspect.TypedDictType,
-    msgspec.inspect.DataclassType,
-    msgspec.inspect.StructType,
-)
-_KEYS_ARE_TEXT = (
-    "whose keys JSON cannot carry: there they are text, which numbers and enums can be written as;"
-    " use a list of pairs"
-)

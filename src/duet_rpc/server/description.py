@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from duet_rpc.engine.parameters import Parameter, type_name
+from duet_rpc.engine.signature import Parameter
+from duet_rpc.engine.wording import type_name
 from duet_rpc.service import Kind, Method, Service, named_errors
 
 Schema = dict[str, Any]
