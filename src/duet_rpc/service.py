@@ -7,14 +7,22 @@ what to do, and not when the first request comes.
 
 import enum
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from duet_rpc.context import Context, Transaction
 from duet_rpc.engine.parameters import Parameters
-from duet_rpc.errors import ErrorClasses, RpcError, UsageError
+from duet_rpc.engine.raised import find_errors
+from duet_rpc.errors import (
+    ErrorClasses,
+    RpcError,
+    UsageError,
+    find_shared_codes,
+    list_classes,
+    pick_base,
+)
 from duet_rpc.kinds import Promise
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
 
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
     from duet_rpc.policy import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
+DeclaredErrors: TypeAlias = type[RpcError] | Iterable[type[RpcError]]
+"""What a method is declared to raise: classes, or an abstract base class for all below it."""
 
 
 class Errors:
@@ -33,29 +43,6 @@ class Errors:
     def get(self, code: int) -> type[RpcError] | None:
         """Find the one class for a code; None if there is none, or more than one."""
         return self._service._error_class(code)
-
-
-def named_errors(handler: Any) -> list[type[RpcError]]:
-    """List the error classes with a code that a handler names in its own code, to raise them."""
-    while hasattr(handler, "__wrapped__") or hasattr(handler, "func"):
-        handler = getattr(handler, "__wrapped__", None) or handler.func
-    code = getattr(handler, "__code__", None)
-    if code is None:
-        return []
-    scope = dict(handler.__globals__)
-    for name, cell in zip(code.co_freevars, handler.__closure__ or (), strict=True):
-        try:
-            scope[name] = cell.cell_contents
-        except ValueError:
-            pass  # not bound yet
-    named = [scope.get(name) for name in (*code.co_names, *code.co_freevars)]
-    return [
-        thing
-        for thing in named
-        if isinstance(thing, type)
-        and issubclass(thing, RpcError)
-        and thing.code != RpcError.code  # any method may fail, and a base class has no code
-    ]
 
 
 class Kind(enum.Enum):
@@ -80,6 +67,13 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """Set for commands only."""
     timeout: float | None
     """Seconds after which the server answers `deadline-exceeded`."""
+    errors: tuple[type[RpcError], ...] = ()
+    """The classes that it is declared to raise."""
+
+    def list_errors(self) -> list[type[RpcError]]:
+        """List the classes that it raises: those declared, and those found in its code."""
+        declared = {cls.code for cls in self.errors}
+        return [*self.errors, *(c for c in find_errors(self.handler) if c.code not in declared)]
 
 
 class Service:
@@ -87,7 +81,7 @@ class Service:
 
     `Service("notes")` serves its functions as `notes.get`, `notes.add`; `Service()` under their own
     names. A name given in the decorator is taken as it is. `errors` are classes that its handlers
-    raise without naming them, in functions that they call.
+    raise beside those that can be found in their code.
     """
 
     def __init__(
@@ -100,7 +94,7 @@ class Service:
         self.description = description
         self._methods: dict[str, Method] = {}
         self._declared = [ErrorClasses(errors)]
-        self._named: tuple[int, dict[int, type[RpcError] | None]] = (0, {})
+        self._found: tuple[int, dict[int, set[type[RpcError]]]] = (0, {})
 
     @property
     def errors(self) -> "Errors":
@@ -108,17 +102,47 @@ class Service:
         return Errors(self)
 
     def _error_class(self, code: int) -> type[RpcError] | None:
-        declared = {table.get(code) for table in self._declared} - {None}
-        if declared:
-            return declared.pop() if len(declared) == 1 else None
-        if self._named[0] != len(self._methods):
-            found: dict[int, type[RpcError] | None] = {}
+        declared = {cls for table in self._declared if (cls := table.get(code)) is not None}
+        return pick_base(declared) if declared else pick_base(self._find_errors().get(code, ()))
+
+    def _find_errors(self) -> dict[int, set[type[RpcError]]]:
+        """Find the classes of each code that handlers raise without declaring it."""
+        if self._found[0] != len(self._methods):
+            found: dict[int, set[type[RpcError]]] = {}
             for method in self:
-                for cls in named_errors(method.handler):
-                    # Two classes for one code: nobody can tell which one was raised.
-                    found[cls.code] = cls if found.get(cls.code, cls) is cls else None
-            self._named = len(self._methods), found
-        return self._named[1].get(code)
+                for cls in method.list_errors():
+                    found.setdefault(cls.code, set()).add(cls)
+            self._found = len(self._methods), found
+        return self._found[1]
+
+    def check_errors(self) -> None:
+        """Refuse handlers that raise two classes of one code: no caller could tell them apart.
+
+        A code that is declared is the declared class's; what else has it is only named.
+        """
+        for code in find_shared_codes():
+            if any(table.get(code) is not None for table in self._declared):
+                continue
+            classes = self._find_errors().get(code, set())
+            if classes and pick_base(classes) is None:
+                one, another, *_ = sorted(cls.__name__ for cls in classes)
+                raise UsageError(
+                    f"handlers of {self.name or 'this service'} name {one} and {another}, which"
+                    f" have the same code, {code}; give one of them another code, or declare the"
+                    " one that is raised: Service(errors=...)"
+                )
+
+    def _declare(self, declared: ErrorClasses) -> None:
+        """Take error classes for this service's; two classes of one code are a `UsageError`."""
+        for cls in declared.classes:
+            for table in self._declared:
+                known = table.get(cls.code)
+                if known is not None and pick_base({known, cls}) is None:
+                    raise UsageError(
+                        f"errors: {known.__name__} and {cls.__name__} have the same code,"
+                        f" {cls.code}; no caller of this service could tell them apart"
+                    )
+        self._declared.append(declared)
 
     def __iter__(self) -> Iterator[Method]:
         return iter(self._methods.values())
@@ -138,8 +162,9 @@ class Service:
         for method in other:
             if method.name in self._methods:
                 raise UsageError(f"both services define {method.name}; rename one of them")
-            self._methods[method.name] = method
-        self._declared += other._declared
+        for declared in other._declared:
+            self._declare(declared)
+        self._methods.update(other._methods)
 
     def with_fallback(self, other: "Service") -> "Service":
         """Make a service that has our methods, and those of `other` that we do not define."""
@@ -160,6 +185,7 @@ class Service:
         inline: bool = False,
         ignore_unknown: bool = False,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Callable[[F], F]: ...
     def query(
         self,
@@ -171,11 +197,13 @@ class Service:
         inline: bool = False,
         ignore_unknown: bool = False,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Any:
         """Register a function that changes nothing and may be called again freely.
 
         `inline` says that it is short and never blocks, so that it may run on the thread that
-        reads; `ignore_unknown` takes params that the function does not name, and drops them.
+        reads; `ignore_unknown` takes params that the function does not name, and drops them;
+        `errors` are classes that it raises, beside those that can be found in its code.
         """
 
         def register(handler: F) -> F:
@@ -189,6 +217,7 @@ class Service:
                 ignore_unknown=ignore_unknown,
                 promise=None,
                 timeout=timeout,
+                errors=errors,
             )
             return handler
 
@@ -207,6 +236,7 @@ class Service:
         ignore_unknown: bool = False,
         retry_safe: bool = False,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Callable[[F], F]: ...
     def command(
         self,
@@ -219,6 +249,7 @@ class Service:
         ignore_unknown: bool = False,
         retry_safe: bool = False,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Any:
         """Register a function with effects.
 
@@ -239,6 +270,7 @@ class Service:
                 ignore_unknown=ignore_unknown,
                 promise=Promise.RETRY_SAFE if retry_safe else Promise.AT_MOST_ONCE,
                 timeout=timeout,
+                errors=errors,
             )
             return handler
 
@@ -262,6 +294,7 @@ class Service:
         ignore_unknown: bool,
         promise: Promise | None,
         timeout: float | None,
+        errors: DeclaredErrors,
     ) -> None:
         if not callable(handler):
             raise UsageError(
@@ -322,6 +355,8 @@ class Service:
             )
         if description is None:
             description = _first_paragraph(handler.__doc__)
+        classes = list_classes(errors)
+        self._declare(ErrorClasses(classes))
         self._methods[full_name] = Method(
             name=full_name,
             handler=handler,
@@ -333,6 +368,7 @@ class Service:
             is_async=is_async,
             promise=promise,
             timeout=timeout,
+            errors=classes,
         )
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from duet_rpc import Context, RpcError, Service
+from duet_rpc import Context, InvalidParams, RpcError, Service
 from duet_rpc.server.description import describe, read_method, write_method, write_param
 from duet_rpc.server.openrpc import Document, read_openrpc, write_openrpc
 from tests.daemon.process import Process
@@ -254,6 +254,35 @@ def test_errors_that_a_handler_names() -> None:
         {"code": 1001, "message": "Overdrawn"},
         {"code": 1002, "message": "Frozen"},
     ]
+
+
+class Declined(RpcError):
+    code, message = 1003, "Declined"
+
+
+def ask_the_bank(cents: int) -> None:
+    raise Overdrawn(data={"short": cents})
+
+
+@pytest.mark.clause("errors-14")
+def test_errors_that_are_declared_or_raised_by_a_helper() -> None:
+    service = Service()
+
+    @service.query(errors=[Declined])
+    def pay(cents: int) -> None:
+        ask_the_bank(cents)
+        raise InvalidParams()
+
+    assert method(service)["errors"] == [
+        {"code": -32602, "message": "Invalid params"},
+        {"code": 1001, "message": "Overdrawn"},
+        {"code": 1003, "message": "Declined"},
+    ]
+    [described] = describe(service, with_schemas=False).methods
+    written = write_method(described)
+    assert [error["code"] for error in written["errors"]] == [1001, 1003]
+    read = read_method(written)
+    assert read is not None and read.errors == described.errors[1:]
 
 
 def test_a_result_without_a_schema_is_anything() -> None:

@@ -503,6 +503,7 @@ def make_dispatcher(
     service: Service, policy: Policy, *, hooks: "Sequence[Hooks]" = (), **options: Any
 ) -> Dispatcher:
     """Make a dispatcher; with hooks, one that runs them and tells them events."""
+    service.check_errors()
     if not hooks:
         return Dispatcher(service, policy, **options)
     from duet_rpc.engine.hooks import HookedDispatcher

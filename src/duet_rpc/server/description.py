@@ -13,7 +13,8 @@ from msgspec import UNSET, Struct
 
 from duet_rpc.engine.signature import Parameter
 from duet_rpc.engine.wording import type_name
-from duet_rpc.service import Kind, Method, Service, named_errors
+from duet_rpc.errors import RESERVED_CODES
+from duet_rpc.service import Kind, Method, Service
 
 Schema = dict[str, Any]
 """JSON Schema of draft 7."""
@@ -117,7 +118,23 @@ def write_method(method: MethodDescription) -> dict[str, Any]:
     }
     if method.kind == Kind.COMMAND.value:
         written |= {"kind": method.kind, "promise": method.promise}
+    own = [error for error in write_errors(method) if error["code"] not in RESERVED_CODES]
+    if own:  # the others may come from any method
+        written["errors"] = own
     return written
+
+
+def write_errors(method: MethodDescription) -> list[dict[str, Any]]:
+    """Say the errors that a method is known to answer."""
+    return [{"code": error.code, "message": error.message} for error in method.errors]
+
+
+def read_errors(told: dict[str, Any]) -> tuple[ErrorDescription, ...]:
+    """Read the errors that a server of any make says of a method."""
+    return tuple(
+        ErrorDescription(each.get("code"), str(each.get("message")))
+        for each in items(told, "errors", dict)
+    )
 
 
 def write_param(param: ParamDescription) -> str:
@@ -143,6 +160,7 @@ def read_method(told: dict[str, Any]) -> MethodDescription | None:
         promise=text(told, "promise"),
         params=tuple(ParamDescription(name, words) for name, _, words in params),
         returns=text(told, "returns"),
+        errors=read_errors(told),
         source=told,
     )
 
@@ -195,8 +213,10 @@ def _describe_param(parameter: Parameter, schema: Schema | None) -> ParamDescrip
 
 
 def _describe_errors(method: Method) -> tuple[ErrorDescription, ...]:
-    """List the errors that a handler names in its own code, by which it raises them."""
-    found = {cls.code: cls.message for cls in named_errors(method.handler)}
+    """List the errors that a method is declared to raise, and those found in its code."""
+    found: dict[int, str] = {}
+    for cls in method.list_errors():
+        found.setdefault(cls.code, cls.message)
     return tuple(ErrorDescription(code, found[code]) for code in sorted(found))
 
 

@@ -11,12 +11,13 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from duet_rpc.server.description import (
-    ErrorDescription,
     MethodDescription,
     ParamDescription,
     ServiceDescription,
     items,
+    read_errors,
     text,
+    write_errors,
 )
 
 OPENRPC_VERSION = "1.3.2"
@@ -54,7 +55,7 @@ def _write_method(method: MethodDescription) -> dict[str, Any]:
         written["x-variadic"] = True
     written["result"] = {"name": "result", "schema": method.result}
     if method.errors:
-        written["errors"] = [{"code": e.code, "message": e.message} for e in method.errors]
+        written["errors"] = write_errors(method)
     written["x-kind"] = method.kind
     if method.promise is not None:
         written["x-promise"] = method.promise
@@ -93,10 +94,7 @@ def _read_method(told: dict[str, Any]) -> MethodDescription:
         structure=text(told, "paramStructure") or "either",
         is_variadic=bool(told.get("x-variadic")),
         result=_read_schema(result) if isinstance(result, dict) else None,
-        errors=tuple(
-            ErrorDescription(each.get("code"), str(each.get("message")))
-            for each in items(told, "errors", dict)
-        ),
+        errors=read_errors(told),
         source=told,
     )
 
