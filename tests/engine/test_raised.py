@@ -173,6 +173,12 @@ def test_the_functions_of_a_library_are_none_of_ours(monkeypatch: pytest.MonkeyP
     assert find_errors(by_helper_of_a_module) == []
 
 
+def test_what_was_typed_in_has_helpers_too() -> None:
+    names: dict[str, Any] = {"Spent": Spent, "fail": fail}
+    exec("def helper(): raise Spent\ndef handler(): return helper() + fail('x')", names)
+    assert find_errors(names["handler"]) == [Spent]
+
+
 def test_a_program_without_end_is_looked_at_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raised, "_MOST_HELPERS", 1)
     assert find_errors(by_helper) == []

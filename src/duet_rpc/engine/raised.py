@@ -84,7 +84,9 @@ def _unwrap(thing: Any) -> Function | None:
 def _find_home(function: types.FunctionType) -> str:
     """Find the directory below which the program of a function lies."""
     path = function.__code__.co_filename.replace("\\", "/")
-    for _ in range(1 + function.__module__.count(".")):
+    if "/" not in path:
+        return path  # typed in, or made by `exec`: no file
+    for _ in range(1 + (function.__module__ or "").count(".")):
         path = path.rpartition("/")[0]
     return path + "/"
 
