@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc import startup  # noqa: F401  (before all others)
 from duet_rpc.context import Context, Origin, Transaction
+from duet_rpc.engine.names import Name, Whole
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -43,6 +44,7 @@ __all__ = [
     "DuetError",
     "InvalidParams",
     "MemoryStore",
+    "Name",
     "Origin",
     "OutcomeUnknown",
     "Retry",
@@ -56,6 +58,7 @@ __all__ = [
     "TransportError",
     "Unix",
     "UsageError",
+    "Whole",
     "__version__",
     "blocking",
     "command",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 import msgspec
 
 from duet_rpc.context import Context, Transaction
+from duet_rpc.engine.names import Rename, find_rule
 from duet_rpc.engine.parameters import Parameters
 from duet_rpc.engine.raised import find_errors
 from duet_rpc.errors import (
@@ -81,14 +82,27 @@ class Service:
 
     `Service("notes")` serves its functions as `notes.get`, `notes.add`; `Service()` under their own
     names. A name given in the decorator is taken as it is. `errors` are classes that its handlers
-    raise beside those that can be found in their code.
+    raise beside those that can be found in their code. `rename` is the rule by which parameters
+    are named on the wire: `"camel"`, `"pascal"`, `"kebab"` or a function; a `Name` in a hint goes
+    before it. `ignore_unknown` drops params that a function does not name, instead of refusing
+    them; a method may say otherwise for itself.
     """
 
     def __init__(
-        self, name: str = "", *, version: str = "", description: str = "", errors: Any = ()
+        self,
+        name: str = "",
+        *,
+        version: str = "",
+        description: str = "",
+        errors: Any = (),
+        rename: Rename | None = None,
+        ignore_unknown: bool = False,
     ) -> None:
         for option, value in (("name", name), ("version", version), ("description", description)):
             check(option, value, is_text(value), "a text")
+        check("ignore_unknown", ignore_unknown, isinstance(ignore_unknown, bool), "True or False")
+        self._rule = find_rule(rename)
+        self._ignore_unknown = ignore_unknown
         self.name = name
         self.version = version
         self.description = description
@@ -183,7 +197,7 @@ class Service:
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
     ) -> Callable[[F], F]: ...
@@ -195,7 +209,7 @@ class Service:
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
     ) -> Any:
@@ -233,7 +247,7 @@ class Service:
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         retry_safe: bool = False,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
@@ -246,7 +260,7 @@ class Service:
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         retry_safe: bool = False,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
@@ -291,7 +305,7 @@ class Service:
         description: str | None,
         notification_allowed: bool,
         inline: bool,
-        ignore_unknown: bool,
+        ignore_unknown: bool | None,
         promise: Promise | None,
         timeout: float | None,
         errors: DeclaredErrors,
@@ -308,6 +322,8 @@ class Service:
         said = description is None or is_text(description)
         check(called + "description", description, said, "a text, or None for the docstring's")
         check(called + "timeout", timeout, is_seconds(timeout), SECONDS)
+        if ignore_unknown is None:
+            ignore_unknown = self._ignore_unknown
         for option, value in (
             ("notification_allowed", notification_allowed),
             ("inline", inline),
@@ -329,6 +345,7 @@ class Service:
             takes_key=kind is Kind.COMMAND,
             ignore_unknown=ignore_unknown,
             scope=_caller_scope(),
+            rule=self._rule,
         )
         if parameters.transaction is not None:
             if kind is Kind.QUERY:

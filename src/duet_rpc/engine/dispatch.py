@@ -47,6 +47,7 @@ from duet_rpc.wire.messages import (
     error_object,
     raw_params,
 )
+from duet_rpc.wire.models import write_model
 from duet_rpc.wire.params import KEY, NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Job(Struct, eq=False):
 Failure: TypeAlias = Callable[..., RpcError]
 
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=write_model).encode
 _decode_text = msgspec.json.Decoder(str).decode
 _PLAIN_IDS = frozenset(b'"-0123456789')
 """How a string and a number begin; null has rules of its own."""
@@ -307,7 +308,7 @@ class Dispatcher:
         # Below a parameter's own name, and in place of it, may stand names that the caller made up.
         told["param"] = str(told.get("param", "")).partition(".")[0].partition("[")[0]
         method = self.service.get(name)
-        known = [KEY] if method is None else [KEY, *(p.name for p in method.parameters.listed)]
+        known = [KEY] if method is None else [KEY, *method.parameters.names]
         if told["param"] not in known:
             del told["param"]
         return {word: told[word] for word in ("reason", "param", "expected") if word in told}

@@ -11,6 +11,7 @@ import msgspec
 
 from duet_rpc.errors import UsageError
 from duet_rpc.wire.messages import SHALLOW, shallow_json
+from duet_rpc.wire.models import is_model, make_model
 
 UNKNOWN = float("inf")
 """How deep a value nests whose type does not tell."""
@@ -23,16 +24,32 @@ def check_parameter(name: str, hint: Any, method: str) -> float:
     try:
         described = msgspec.inspect.type_info(hint)
         parts = list(_parts(described, set()))
+        classes = list(_foreign(parts))
+        if any(map(is_model, classes)):
+            msgspec.json.Decoder(hint, dec_hook=make_model)  # which looks at unions, too
     except (TypeError, ValueError, NameError) as error:
-        raise UsageError(f"{method}: parameter {name} cannot be decoded: {error}") from None
-    if (foreign := next(_foreign(parts), None)) is not None:
+        advice = "; make the union a pydantic.RootModel" if "custom type" in str(error) else ""
+        raise UsageError(f"{method}: parameter {name} cannot be decoded: {error}{advice}") from None
+    foreign = next((cls for cls in classes if not is_model(cls)), None)
+    if foreign is not None:
         raise UsageError(
             f"{method}: parameter {name} holds {foreign.__name__}, which JSON cannot carry;"
-            " use a dataclass, a msgspec.Struct, plain types, or Any for whatever comes"
+            " use a dataclass, a msgspec.Struct, a model, plain types, or Any for whatever comes"
         )
+    if (unread := next(_unread(hint, parts), None)) is not None:
+        raise UsageError(f"{method}: parameter {name} holds {unread}")
     if _has_keys_that_are_no_text(parts):
         raise UsageError(f"{method}: parameter {name} holds a dict {_KEYS_ARE_TEXT}")
     return _nesting(described)
+
+
+def list_models(hint: Any) -> list[type]:
+    """List the models in a type."""
+    try:
+        parts = list(_parts(msgspec.inspect.type_info(hint), set()))
+    except (TypeError, ValueError, NameError):
+        return []
+    return [cls for cls in _foreign(parts) if is_model(cls)]
 
 
 def check_returns(hint: Any, method: str) -> None:
@@ -58,12 +75,38 @@ def _never_sent(cls: type) -> bool:
     stands_for_others = (
         cls is object or getattr(cls, "__abstractmethods__", None) or hasattr(cls, "_is_protocol")
     )
+    if is_model(cls):
+        return False
     return not stands_for_others and not issubclass(cls, (dict, list, tuple, set, frozenset))
 
 
 def _foreign(parts: Iterable[Any]) -> Iterator[type]:
     """Find the classes in a type that msgspec cannot make out of JSON."""
     return (part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType))
+
+
+def _unread(hint: Any, parts: Iterable[Any]) -> Iterator[str]:
+    """Find what would be passed over in silence, though it says what may come."""
+    for part in _walk(hint):
+        for mark in getattr(part, "__metadata__", ()):
+            if type(mark).__module__.partition(".")[0] == "pydantic":
+                yield "a pydantic.Field outside of a model; give limits by msgspec.Meta"
+    for part in parts:
+        cls: Any = getattr(part, "cls", None)
+        if hasattr(cls, "__pydantic_validator__") and not is_model(cls):
+            yield f"{cls.__name__}, a pydantic dataclass; make it a BaseModel or a plain dataclass"
+        for field in getattr(cls, "__attrs_attrs__", ()):
+            if field.converter is not None:
+                yield (
+                    f"{cls.__name__}, whose converter of {field.name} does not run on params;"
+                    " convert in __attrs_post_init__"
+                )
+
+
+def _walk(hint: Any) -> Iterator[Any]:
+    yield hint
+    for part in get_args(hint):
+        yield from _walk(part)
 
 
 def _has_keys_that_are_no_text(parts: Iterable[Any]) -> bool:

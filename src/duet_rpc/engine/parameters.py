@@ -14,10 +14,12 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.engine.hints import UNKNOWN, bound_nesting
 from duet_rpc.engine.signature import Signature, read_signature
+from duet_rpc.engine.whole import WholeParams
 from duet_rpc.engine.wording import explain, invalid, type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
+from duet_rpc.wire.models import make_model
 from duet_rpc.wire.params import KEY, META
 
 
@@ -53,27 +55,35 @@ class Parameters:
         """Whether `typed` params may have brought a `_meta` beside them."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
+        self.ignores_unknown = ignore_unknown
+        """Whether a name that no parameter has is dropped, and not refused."""
+        self.whole: WholeParams | None = None
+        """How the one parameter takes all params, if it does."""
         self._nestings = nestings
         self.nesting = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
-        self._ignore_unknown = ignore_unknown
         self._hints = {parameter.name: parameter.hint for parameter in listed}
         self._positions = [parameter.name for parameter in listed if parameter.positional]
         self._rest_name = rest_name
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
-        self.struct = self._define(method, array_like=False)
+        if signature.is_whole:
+            self.whole = WholeParams(method, listed[0], takes_key=takes_key)
+            self.nesting = UNKNOWN
+            self.struct: type[msgspec.Struct] = self.whole.struct
+        else:
+            self.struct = self._define(method, array_like=False)
         values: Any = list[rest]  # type: ignore[valid-type]
         self.typed: Any = self.struct if rest is UNSET else values
         """What the params of a plain request are decoded into: an array where the handler takes
         `*args`, else an object."""
-        self._by_name = msgspec.json.Decoder(self.struct)
+        self._by_name = msgspec.json.Decoder(self.struct, dec_hook=make_model)
         self._method = method
         self._positional: msgspec.json.Decoder[Any] | None = None
         if rest_name is not None:
             self._hints[rest_name] = values
-            self._rest = msgspec.json.Decoder(values)
+            self._rest = msgspec.json.Decoder(values, dec_hook=make_model)
 
     @staticmethod
     def of(
@@ -83,9 +93,10 @@ class Parameters:
         takes_key: bool,
         ignore_unknown: bool,
         scope: Mapping[str, Any],
+        rule: Callable[[str], str] = str,
     ) -> "Parameters":
         """Read a handler's parameters. Raises `UsageError` for what cannot be served."""
-        signature = read_signature(handler, method, scope, takes_key=takes_key)
+        signature = read_signature(handler, method, scope, takes_key=takes_key, rule=rule)
         return Parameters(method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown)
 
     def bind(self, params: bytes | None) -> Bound:
@@ -94,6 +105,8 @@ class Parameters:
         Whatever else the types' own checks raise comes out as it is.
         """
         try:
+            if self.whole is not None:
+                return self._bound(self.whole.bind(params, _decoded))
             if params is None:
                 return (
                     Bound([])
@@ -113,10 +126,20 @@ class Parameters:
             raise self._explained(error, params or b"{}") from None
 
     def _explained(self, error: msgspec.ValidationError, params: bytes) -> InvalidParams:
-        refused = explain(error, params, self._hints, self._positions, self._rest_name)
+        hints, rest = self._hints, self._rest_name
+        if self.whole is not None:
+            by_name = params[0] == 0x7B and len(self.whole.members) > 0
+            hints, rest = (self.whole.members, None) if by_name else (hints, self.listed[0].name)
+        refused = explain(error, params, hints, self._positions, rest)
         if refused.data["param"] == KEY and KEY not in self._hints:
             return invalid(KEY, f"no key ({self._method} is a query)", "a key")
         return refused
+
+    @property
+    def names(self) -> list[str]:
+        """The wire names that callers may give."""
+        members = [] if self.whole is None else self.whole.members
+        return [*members, *(parameter.name for parameter in self.listed)]
 
     def give_key(self, values: Any, key: str | None) -> None:
         """Hand the idempotency key, or None if there is none, to a handler that asks for it."""
@@ -139,16 +162,16 @@ class Parameters:
             found = bound_nesting(parameter.hint)
             if found is not None:
                 hints[parameter.name], nestings[parameter.name] = found
-        if not hints:
+        if not hints or self.whole is not None:
             return self.struct, self.nesting
-        nesting = UNKNOWN if self._ignore_unknown else max(nestings.values())
+        nesting = UNKNOWN if self.ignores_unknown else max(nestings.values())
         return self._define(self._method, array_like=False, instead=hints), nesting
 
     def _by_position(self, params: bytes) -> Any:
         """Decode an array. Most methods are never sent one, so its struct waits for the first."""
         if self._positional is None:
             struct = self._define(self._method, array_like=True)
-            self._positional = msgspec.json.Decoder(struct)
+            self._positional = msgspec.json.Decoder(struct, dec_hook=make_model)
         return _decoded(self._positional, params)
 
     def _none_but_what_travels_beside(self, params: bytes) -> Bound:
@@ -170,17 +193,17 @@ class Parameters:
         fields: dict[str, Any] = {}
         unreachable: dict[str, Any] = {}
         for parameter in self.listed:
-            name = parameter.name
+            name, argument = parameter.name, parameter.argument
             hint = parameter.hint if instead is None else instead.get(name, parameter.hint)
             if parameter is self._key:
                 # Its own rule checks it, wherever it came from.
-                fields[name] = (name, Raw | UnsetType, UNSET)
+                fields[name] = (argument, Raw | UnsetType, UNSET)
             elif array_like and not parameter.positional:
-                unreachable[name] = parameter.default
+                unreachable[argument] = parameter.default
             elif parameter.required:
-                fields[name] = (name, hint)
+                fields[name] = (argument, hint)
             else:
-                fields[name] = (name, hint, _default(parameter.default))
+                fields[name] = (argument, hint, _default(parameter.default))
         if not array_like:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
@@ -196,7 +219,8 @@ class Parameters:
             # that is no scalar; only the collector can take such a circle apart.
             gc=any(self._nestings.values()),
             array_like=array_like,
-            forbid_unknown_fields=not self._ignore_unknown,
+            forbid_unknown_fields=not self.ignores_unknown,
+            rename={p.argument: p.name for p in self.listed if p.argument != p.name},
         )
 
 

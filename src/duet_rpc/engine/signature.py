@@ -5,7 +5,7 @@ Read once, at registration, from the function itself. Parameters that the runtim
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -13,8 +13,10 @@ from msgspec import UNSET
 
 from duet_rpc.context import Context, transaction_type
 from duet_rpc.engine.hints import check_parameter, check_returns
+from duet_rpc.engine.names import WholeMark, read_name, take_mark
 from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import UsageError
+from duet_rpc.wire.params import KEY, META
 
 Adapter = Callable[[Any, Context | None, Any], Any]
 """Calls a handler: decoded params, context, transaction."""
@@ -24,10 +26,13 @@ class Parameter(msgspec.Struct, frozen=True):
     """One parameter as callers see it."""
 
     name: str
+    """On the wire."""
     hint: Any
     required: bool
     default: Any = None
     positional: bool = True
+    argument: str = ""
+    """What the handler calls it."""
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     rest: Any
     """The hint of `*args`, or UNSET."""
     rest_name: str | None
+    is_whole: bool
+    """Whether the one parameter takes all params as they are."""
     context: str | None
     transaction: str | None
     connection: str
@@ -51,7 +58,12 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(
-    handler: Callable[..., Any], method: str, scope: Mapping[str, Any], *, takes_key: bool
+    handler: Callable[..., Any],
+    method: str,
+    scope: Mapping[str, Any],
+    *,
+    takes_key: bool,
+    rule: Callable[[str], str] = str,
 ) -> Signature:
     """Read a handler's signature. Raises `UsageError` for what cannot be served."""
     hints = _read_hints(handler, method, scope)
@@ -61,6 +73,7 @@ def read_signature(
     rest: Any = UNSET
     rest_name = context = transaction = None
     connection = ""
+    is_whole = False
     arguments: list[str] = []
     nestings: dict[str, float] = {}
     for name, kind, default in _list_parameters(handler, method):
@@ -75,16 +88,20 @@ def read_signature(
         elif (wanted := transaction_type(hint)) is not None:
             transaction, connection, value = name, wanted, "tx"
         else:
-            nestings[name] = check_parameter(name, hint, method)
+            wire_name, hint, takes_all = _read_marks(name, hint, method, takes_key, rule)
+            nestings[wire_name] = check_parameter(name, hint, method)
+            is_whole = is_whole or takes_all
             if kind == "*":
-                rest, rest_name, value = hint, name, "*{p}"
+                rest, rest_name, value = hint, wire_name, "*{p}"
             else:
                 required = default is _NO_DEFAULT
+                default = None if required else default
                 value = f"{{p}}.{name}"
-                listed.append(
-                    Parameter(name, hint, required, None if required else default, kind != "=")
-                )
+                listed.append(Parameter(wire_name, hint, required, default, kind != "=", name))
         arguments.append(f"{name}={value}" if kind == "=" else value)
+    if is_whole and (rest is not UNSET or len(listed) > 1):
+        raise UsageError(f"{method}: a parameter that takes all params leaves none to others")
+    _check_names(listed, method)
     if rest is not UNSET and (listed or takes_key):
         # Values by position are an array, and what travels beside params needs an object.
         why = (
@@ -103,6 +120,7 @@ def read_signature(
         listed=tuple(listed),
         rest=rest,
         rest_name=rest_name,
+        is_whole=is_whole,
         context=context,
         transaction=transaction,
         connection=connection,
@@ -111,6 +129,36 @@ def read_signature(
         call=call,
         call_message=call_message,
     )
+
+
+def _read_marks(
+    argument: str, hint: Any, method: str, takes_key: bool, rule: Callable[[str], str]
+) -> tuple[str, Any, bool]:
+    """Read what a hint says beside the type: the wire name, and whether it takes all params."""
+    fixed = (META, KEY) if takes_key else (META,)
+    try:
+        whole, hint = take_mark(hint, WholeMark)
+        name, hint = read_name(argument, hint, str if whole else rule, fixed)
+    except UsageError as error:
+        raise UsageError(f"{method}: parameter {argument}: {error}") from None
+    if whole is None:
+        return name, hint, False
+    if argument in fixed or name != argument:
+        raise UsageError(
+            f"{method}: {argument} takes all params, which have no name; call it params"
+        )
+    return "params", hint, True
+
+
+def _check_names(listed: Iterable[Parameter], method: str) -> None:
+    arguments: dict[str, str] = {}
+    for parameter in listed:
+        other = arguments.setdefault(parameter.name, parameter.argument)
+        if other != parameter.argument:
+            raise UsageError(
+                f"{method}: {other} and {parameter.argument} are both called {parameter.name} on"
+                " the wire; give one of them another Name"
+            )
 
 
 def _list_parameters(handler: Callable[..., Any], method: str) -> list[tuple[str, str, Any]]:

@@ -1,7 +1,8 @@
 """Writes the description of a service as an OpenRPC document, and reads those of any server.
 
 What only we know stands in extensions: `x-kind` (query or command), `x-promise` (what a retry of
-the command means) and `x-variadic` (a method that takes any number of values).
+the command means), `x-variadic` (a method that takes any number of values), `x-whole` (its one
+param is all of params) and `x-ignore-unknown` (it drops params that it does not have).
 
 Schemas are those of JSON Schema draft 7, which OpenRPC 1.3 uses.
 """
@@ -53,6 +54,10 @@ def _write_method(method: MethodDescription) -> dict[str, Any]:
     written["params"] = [_write_param(param) for param in method.params]
     if method.is_variadic:
         written["x-variadic"] = True
+    if method.is_whole:
+        written["x-whole"] = True
+    if method.ignores_unknown:
+        written["x-ignore-unknown"] = True
     written["result"] = {"name": "result", "schema": method.result}
     if method.errors:
         written["errors"] = write_errors(method)
@@ -93,6 +98,8 @@ def _read_method(told: dict[str, Any]) -> MethodDescription:
         params=tuple(_read_param(each) for each in items(told, "params", dict)),
         structure=text(told, "paramStructure") or "either",
         is_variadic=bool(told.get("x-variadic")),
+        is_whole=bool(told.get("x-whole")),
+        ignores_unknown=bool(told.get("x-ignore-unknown")),
         result=_read_schema(result) if isinstance(result, dict) else None,
         errors=read_errors(told),
         source=told,
