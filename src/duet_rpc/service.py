@@ -15,7 +15,6 @@ import msgspec
 from duet_rpc.context import Context, Transaction
 from duet_rpc.engine.names import Rename, find_rule
 from duet_rpc.engine.parameters import Parameters
-from duet_rpc.engine.raised import find_errors
 from duet_rpc.errors import (
     ErrorClasses,
     RpcError,
@@ -73,6 +72,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 
     def list_errors(self) -> list[type[RpcError]]:
         """List the classes that it raises: those declared, and those found in its code."""
+        from duet_rpc.engine.raised import find_errors  # here: a cold start does not ask
+
         declared = {cls.code for cls in self.errors}
         return [*self.errors, *(c for c in find_errors(self.handler) if c.code not in declared)]
 

@@ -31,8 +31,11 @@ class Name(Struct, frozen=True):
         _check_name(self.name)
 
 
-class WholeMark(Struct, frozen=True):
+class WholeMark:
     """Says that a parameter takes all params as they are."""
+
+    def __repr__(self) -> str:
+        return "Whole"
 
 
 Whole = Annotated[T, WholeMark()]

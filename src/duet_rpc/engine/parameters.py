@@ -7,20 +7,22 @@ what was expected and what came.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.engine.hints import UNKNOWN, bound_nesting
-from duet_rpc.engine.signature import Signature, read_signature
-from duet_rpc.engine.whole import WholeParams
+from duet_rpc.engine.signature import Parameter, Signature, read_signature
 from duet_rpc.engine.wording import explain, invalid, type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.models import make_model
 from duet_rpc.wire.params import KEY, META
+
+if TYPE_CHECKING:
+    from duet_rpc.engine.whole import WholeParams
 
 
 class Bound(msgspec.Struct):
@@ -69,7 +71,7 @@ class Parameters:
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
         if signature.is_whole:
-            self.whole = WholeParams(method, listed[0], takes_key=takes_key)
+            self.whole = _make_whole(method, listed[0], takes_key)
             self.nesting = UNKNOWN
             self.struct: type[msgspec.Struct] = self.whole.struct
         else:
@@ -222,6 +224,12 @@ class Parameters:
             forbid_unknown_fields=not self.ignores_unknown,
             rename={p.argument: p.name for p in self.listed if p.argument != p.name},
         )
+
+
+def _make_whole(method: str, parameter: Parameter, takes_key: bool) -> "WholeParams":
+    from duet_rpc.engine.whole import WholeParams  # here: few services need it
+
+    return WholeParams(method, parameter, takes_key=takes_key)
 
 
 def _default(value: Any) -> Any:
