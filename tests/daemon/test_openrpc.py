@@ -523,6 +523,17 @@ class Search(msgspec.Struct, rename="camel"):
             ],
             ["theWord: string"],
         ),
+        (
+            Tag | None,
+            [
+                {
+                    "name": "theWord",
+                    "required": True,
+                    "schema": {"title": "Theword", "type": "string"},
+                }
+            ],
+            ["theWord: string"],
+        ),
     ],
 )
 def test_the_members_of_what_takes_all_params_are_its_params(

@@ -92,6 +92,9 @@ def values(*params: Whole[int]) -> None: ...
 def named(params: Annotated[dict[str, int], Name("x"), WholeMark()]) -> None: ...
 
 
+def number(params: Whole[int | None]) -> None: ...
+
+
 def key_as_all(idempotency_key: Whole[dict[str, int]]) -> None: ...
 
 
@@ -109,6 +112,7 @@ def key_as_all(idempotency_key: Whole[dict[str, int]]) -> None: ...
         (beside, "leaves none to others"),
         (values, "leaves none to others"),
         (named, "takes all params, which have no name"),
+        (number, "all params are an object or an array, never integer . null"),
         (key_as_all, "takes all params, which have no name"),
     ],
 )

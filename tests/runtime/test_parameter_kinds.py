@@ -80,6 +80,8 @@ class Folder:
 
 
 Anything = Whole[Any]
+NoteOrNull = Whole[Note | None]
+TwoValues = Whole[tuple[int, str]]
 
 
 class Case(NamedTuple):
@@ -400,6 +402,26 @@ CASES = [
             ([1], "params", "object", "array"),
         ),
         answer={"id": 1, "text": "", "order": "oldest", "tags": []},
+    ),
+    Case(
+        "all params, as a model or null",
+        NoteOrNull,
+        {"id": 1},
+        Note(id=1),
+        (({"id": 0}, "id", "integer > 0", "another integer"), ({}, "id", "integer > 0", "nothing")),
+        answer={"id": 1, "text": "", "order": "oldest", "tags": []},
+    ),
+    Case(
+        "all params, as a tuple",
+        TwoValues,
+        [1, "a"],
+        (1, "a"),
+        (
+            ([1], "params", "array of length 2", "another array"),
+            ([1, 2], "params[1]", "string", "integer"),
+        ),
+        array=[1, "a"],
+        answer=[1, "a"],
     ),
     Case(
         "all params, as a typed dict",

@@ -125,14 +125,15 @@ class Parameters:
                 return self._none_but_what_travels_beside(params)
             return self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError as error:
-            raise self._explained(error, params or b"{}") from None
+            raise self._explained(error, params) from None
 
-    def _explained(self, error: msgspec.ValidationError, params: bytes) -> InvalidParams:
-        hints, rest = self._hints, self._rest_name
+    def _explained(self, error: msgspec.ValidationError, params: bytes | None) -> InvalidParams:
+        hints, rest, text = self._hints, self._rest_name, params or b"{}"
         if self.whole is not None:
-            by_name = params[0] == 0x7B and len(self.whole.members) > 0
+            text, _ = self.whole.part(params)
+            by_name = text[0] == 0x7B and len(self.whole.members) > 0
             hints, rest = (self.whole.members, None) if by_name else (hints, self.listed[0].name)
-        refused = explain(error, params, hints, self._positions, rest)
+        refused = explain(error, text, hints, self._positions, rest)
         if refused.data["param"] == KEY and KEY not in self._hints:
             return invalid(KEY, f"no key ({self._method} is a query)", "a key")
         return refused

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.engine.members import list_members
+from duet_rpc.engine.members import list_alternatives, list_members
 from duet_rpc.engine.signature import Parameter
+from duet_rpc.engine.wording import type_name
+from duet_rpc.errors import UsageError
 from duet_rpc.wire.models import make_model
 from duet_rpc.wire.params import KEY, META
 from duet_rpc.wire.surrogates import decode_value, encode_value
@@ -26,9 +28,16 @@ class WholeParams:
     """How the params of one method become one value."""
 
     def __init__(self, method: str, parameter: Parameter, *, takes_key: bool) -> None:
-        self.members = list_members(parameter.hint)
+        alternatives = list_alternatives(parameter.hint)
+        self.shape = alternatives[0] if len(alternatives) == 1 else parameter.hint
+        """T, but for a null beside it."""
+        self.members = list_members(self.shape)
         """What T is made of, by wire names; empty if it is no class with members."""
         takes_object, self._takes_array = _list_forms(parameter.hint)
+        if not takes_object and not self._takes_array:
+            raise UsageError(
+                f"{method}: all params are an object or an array, never {type_name(parameter.hint)}"
+            )
         self.structure = "by-name"
         """How params are given: `by-name`, `by-position` or `either`."""
         if self._takes_array:
@@ -49,25 +58,26 @@ class WholeParams:
         self, params: bytes | None, decode: Callable[[msgspec.json.Decoder[Any], bytes], Any]
     ) -> Any:
         """Make the value of all params; raises what the decoder raises."""
-        beside: dict[str, Raw] = {}
-        if params is None or self._is_empty_array(params):
-            params = self._empty
-        elif params[0] == 0x7B:
-            params, beside = self._take_out(params)
-        if not self._parameter.required and params in (b"{}", b"[]"):
+        text, beside = self.part(params)
+        if not self._parameter.required and text in (b"{}", b"[]"):
             value = self._parameter.default
-        elif params[0] not in b"{[":
+        elif text[0] not in b"{[":
             raise ValueError("params are an object or an array")
         else:
-            value = decode(self._decoder, params)
+            value = decode(self._decoder, text)
         return self.struct(**{self._parameter.argument: value}, **beside)
+
+    def part(self, params: bytes | None) -> tuple[bytes, dict[str, Raw]]:
+        """Part what T is made of from what travels beside it."""
+        if params is None or self._is_empty_array(params):
+            return self._empty, {}
+        return self._take_out(params) if params[0] == 0x7B else (params, {})
 
     def _is_empty_array(self, params: bytes) -> bool:
         is_array = params[0] == 0x5B and not self._takes_array
         return is_array and not decode_value(_items, params)
 
     def _take_out(self, params: bytes) -> tuple[bytes, dict[str, Raw]]:
-        """Part an object from what travels beside its members."""
         if b"\\" not in params and not any(name.encode() in params for name in self._beside):
             return params, {}
         members = decode_value(_members, params)

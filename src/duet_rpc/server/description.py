@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from duet_rpc.engine.members import list_defaults, list_members
 from duet_rpc.engine.signature import Parameter
@@ -254,6 +255,8 @@ def _list_given(method: Method) -> list[Parameter]:
     parameters = method.parameters
     if parameters.rest is not UNSET:
         return [Parameter("values", parameters.rest, required=False, default=UNSET)]
+    if parameters.whole is not None:
+        return [replace(parameters.listed[0], hint=parameters.whole.shape)]
     return list(parameters.listed)
 
 
