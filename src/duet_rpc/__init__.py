@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc import startup  # noqa: F401  (before all others)
 from duet_rpc.context import Context, Injected, Origin, Transaction
+from duet_rpc.engine.names import Name, Whole
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -44,6 +45,7 @@ __all__ = [
     "Injected",
     "InvalidParams",
     "MemoryStore",
+    "Name",
     "Origin",
     "OutcomeUnknown",
     "Retry",
@@ -57,6 +59,7 @@ __all__ = [
     "TransportError",
     "Unix",
     "UsageError",
+    "Whole",
     "__version__",
     "blocking",
     "command",

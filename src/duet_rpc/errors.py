@@ -14,7 +14,7 @@ A code and its canonical message are written here and nowhere else. This module 
 JSON.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 RESERVED_CODES = range(-32768, -31999)
@@ -136,6 +136,11 @@ class ErrorClasses:
             else:
                 self._others.append(each)
 
+    @property
+    def classes(self) -> tuple[type[RpcError], ...]:
+        """The classes that were given, one for each code."""
+        return tuple(self._by_code.values())
+
     def get(self, code: int) -> type[RpcError] | None:
         """Find the one class for a code; None if there is none, or more than one."""
         known = self._by_code.get(code)
@@ -159,6 +164,27 @@ class ErrorClasses:
 def error_classes(given: Any) -> ErrorClasses:
     """Take what was given as `errors`; a table that was made before is taken as it is."""
     return given if isinstance(given, ErrorClasses) else ErrorClasses(given)
+
+
+def list_classes(given: Any) -> tuple[type[RpcError], ...]:
+    """List the classes in what a method is declared to raise, which is nothing else."""
+    listed = tuple(_given(given))
+    if other := [each for each in listed if not isinstance(each, type)]:
+        raise UsageError(f"errors: expected classes of RpcError, not {other[0]!r}")
+    return listed
+
+
+def pick_base(classes: Collection[type[RpcError]]) -> type[RpcError] | None:
+    """Pick the class that all others come from; None if there is none."""
+    return next((cls for cls in classes if all(issubclass(each, cls) for each in classes)), None)
+
+
+def find_shared_codes() -> list[int]:
+    """Find the codes that two classes of this process state, neither a subclass of the other."""
+    by_code: dict[int, set[type[RpcError]]] = {}
+    for cls in _stating_a_code(RpcError):
+        by_code.setdefault(cls.code, set()).add(cls)
+    return [code for code, classes in by_code.items() if pick_base(classes) is None]
 
 
 def _given(errors: Any) -> Iterator[Any]:

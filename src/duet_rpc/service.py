@@ -8,14 +8,22 @@ what to do, and not when the first request comes.
 import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from duet_rpc.context import Context, Transaction
 from duet_rpc.engine.extensions import ServiceExtensions
+from duet_rpc.engine.names import Rename, find_rule
 from duet_rpc.engine.parameters import Parameters
-from duet_rpc.errors import ErrorClasses, RpcError, UsageError
+from duet_rpc.errors import (
+    ErrorClasses,
+    RpcError,
+    UsageError,
+    find_shared_codes,
+    list_classes,
+    pick_base,
+)
 from duet_rpc.kinds import Promise
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
 
@@ -23,6 +31,8 @@ if TYPE_CHECKING:
     from duet_rpc.policy import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
+DeclaredErrors: TypeAlias = type[RpcError] | Iterable[type[RpcError]]
+"""What a method is declared to raise: classes, or an abstract base class for all below it."""
 
 
 class Errors:
@@ -34,29 +44,6 @@ class Errors:
     def get(self, code: int) -> type[RpcError] | None:
         """Find the one class for a code; None if there is none, or more than one."""
         return self._service._error_class(code)
-
-
-def named_errors(handler: Any) -> list[type[RpcError]]:
-    """List the error classes with a code that a handler names in its own code, to raise them."""
-    while hasattr(handler, "__wrapped__") or hasattr(handler, "func"):
-        handler = getattr(handler, "__wrapped__", None) or handler.func
-    code = getattr(handler, "__code__", None)
-    if code is None:
-        return []
-    scope = dict(handler.__globals__)
-    for name, cell in zip(code.co_freevars, handler.__closure__ or (), strict=True):
-        try:
-            scope[name] = cell.cell_contents
-        except ValueError:
-            pass  # not bound yet
-    named = [scope.get(name) for name in (*code.co_names, *code.co_freevars)]
-    return [
-        thing
-        for thing in named
-        if isinstance(thing, type)
-        and issubclass(thing, RpcError)
-        and thing.code != RpcError.code  # any method may fail, and a base class has no code
-    ]
 
 
 class Kind(enum.Enum):
@@ -87,6 +74,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the server answers `deadline-exceeded`."""
     ordered: bool = False
     """No later message of its connection is started before it has ended; of notifications."""
+    errors: tuple[type[RpcError], ...] = ()
+    """The classes that it is declared to raise."""
 
     @property
     def reads_store(self) -> bool:
@@ -98,27 +87,47 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is given something that no caller sends and no ledger gives."""
         return bool(self.parameters.injected) or self.reads_store
 
+    def list_errors(self) -> list[type[RpcError]]:
+        """List the classes that it raises: those declared, and those found in its code."""
+        from duet_rpc.engine.raised import find_errors  # here: a cold start does not ask
+
+        declared = {cls.code for cls in self.errors}
+        return [*self.errors, *(c for c in find_errors(self.handler) if c.code not in declared)]
+
 
 class Service(ServiceExtensions):
     """A set of methods under one name, filled by decorators.
 
     `Service("notes")` serves its functions as `notes.get`, `notes.add`; `Service()` under their own
     names. A name given in the decorator is taken as it is. `errors` are classes that its handlers
-    raise without naming them, in functions that they call.
+    raise beside those that can be found in their code. `rename` is the rule by which parameters
+    are named on the wire: `"camel"`, `"pascal"`, `"kebab"` or a function; a `Name` in a hint goes
+    before it. `ignore_unknown` drops params that a function does not name, instead of refusing
+    them; a method may say otherwise for itself.
     """
 
     def __init__(
-        self, name: str = "", *, version: str = "", description: str = "", errors: Any = ()
+        self,
+        name: str = "",
+        *,
+        version: str = "",
+        description: str = "",
+        errors: Any = (),
+        rename: Rename | None = None,
+        ignore_unknown: bool = False,
     ) -> None:
         for option, value in (("name", name), ("version", version), ("description", description)):
             check(option, value, is_text(value), "a text")
         super().__init__()
+        check("ignore_unknown", ignore_unknown, isinstance(ignore_unknown, bool), "True or False")
+        self._rule = find_rule(rename)
+        self._ignore_unknown = ignore_unknown
         self.name = name
         self.version = version
         self.description = description
         self._methods: dict[str, Method] = {}
         self._declared = [ErrorClasses(errors)]
-        self._named: tuple[int, dict[int, type[RpcError] | None]] = (0, {})
+        self._found: tuple[int, dict[int, set[type[RpcError]]]] = (0, {})
 
     @property
     def errors(self) -> "Errors":
@@ -126,18 +135,51 @@ class Service(ServiceExtensions):
         return Errors(self)
 
     def _error_class(self, code: int) -> type[RpcError] | None:
-        declared = {table.get(code) for table in self._declared} - {None}
-        if declared:
-            return declared.pop() if len(declared) == 1 else None
-        functions = [method.handler for method in self] + self.functions
-        if self._named[0] != len(functions):
-            found: dict[int, type[RpcError] | None] = {}
-            for function in functions:
-                for cls in named_errors(function):
-                    # Two classes for one code: nobody can tell which one was raised.
-                    found[cls.code] = cls if found.get(cls.code, cls) is cls else None
-            self._named = len(functions), found
-        return self._named[1].get(code)
+        declared = {cls for table in self._declared if (cls := table.get(code)) is not None}
+        return pick_base(declared) if declared else pick_base(self._find_errors().get(code, ()))
+
+    def _find_errors(self) -> dict[int, set[type[RpcError]]]:
+        """Find the classes of each code that handlers raise without declaring it."""
+        count = len(self._methods) + len(self.functions)
+        if self._found[0] != count:
+            from duet_rpc.engine.raised import find_errors  # here: a cold start does not ask
+
+            found: dict[int, set[type[RpcError]]] = {}
+            raised = [cls for method in self for cls in method.list_errors()]
+            raised += [cls for function in self.functions for cls in find_errors(function)]
+            for cls in raised:
+                found.setdefault(cls.code, set()).add(cls)
+            self._found = count, found
+        return self._found[1]
+
+    def check_errors(self) -> None:
+        """Refuse handlers that raise two classes of one code: no caller could tell them apart.
+
+        A code that is declared is the declared class's; what else has it is only named.
+        """
+        for code in find_shared_codes():
+            if any(table.get(code) is not None for table in self._declared):
+                continue
+            classes = self._find_errors().get(code, set())
+            if classes and pick_base(classes) is None:
+                one, another, *_ = sorted(cls.__name__ for cls in classes)
+                raise UsageError(
+                    f"handlers of {self.name or 'this service'} name {one} and {another}, which"
+                    f" have the same code, {code}; give one of them another code, or declare the"
+                    " one that is raised: Service(errors=...)"
+                )
+
+    def _declare(self, declared: ErrorClasses) -> None:
+        """Take error classes for this service's; two classes of one code are a `UsageError`."""
+        for cls in declared.classes:
+            for table in self._declared:
+                known = table.get(cls.code)
+                if known is not None and pick_base({known, cls}) is None:
+                    raise UsageError(
+                        f"errors: {known.__name__} and {cls.__name__} have the same code,"
+                        f" {cls.code}; no caller of this service could tell them apart"
+                    )
+        self._declared.append(declared)
 
     def __iter__(self) -> Iterator[Method]:
         return iter(self._methods.values())
@@ -162,8 +204,9 @@ class Service(ServiceExtensions):
         for method in other:
             if method.name in self._methods:
                 raise UsageError(f"both services define {method.name}; rename one of them")
-            self._methods[method.name] = method
-        self._declared += other._declared
+        for declared in other._declared:
+            self._declare(declared)
+        self._methods.update(other._methods)
         self._adopt(other, other._methods)
 
     def with_fallback(self, other: "Service") -> "Service":
@@ -196,8 +239,9 @@ class Service(ServiceExtensions):
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Callable[[F], F]: ...
     def query(
         self,
@@ -207,13 +251,15 @@ class Service(ServiceExtensions):
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Any:
         """Register a function that changes nothing and may be called again freely.
 
         `inline` says that it is short and never blocks, so that it may run on the thread that
-        reads; `ignore_unknown` takes params that the function does not name, and drops them.
+        reads; `ignore_unknown` takes params that the function does not name, and drops them;
+        `errors` are classes that it raises, beside those that can be found in its code.
         """
 
         def register(handler: F) -> F:
@@ -227,6 +273,7 @@ class Service(ServiceExtensions):
                 ignore_unknown=ignore_unknown,
                 promise=None,
                 timeout=timeout,
+                errors=errors,
             )
             return handler
 
@@ -242,9 +289,10 @@ class Service(ServiceExtensions):
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         retry_safe: bool = False,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Callable[[F], F]: ...
     def command(
         self,
@@ -254,9 +302,10 @@ class Service(ServiceExtensions):
         description: str | None = None,
         notification_allowed: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         retry_safe: bool = False,
         timeout: float | None = None,
+        errors: DeclaredErrors = (),
     ) -> Any:
         """Register a function with effects.
 
@@ -277,6 +326,7 @@ class Service(ServiceExtensions):
                 ignore_unknown=ignore_unknown,
                 promise=Promise.RETRY_SAFE if retry_safe else Promise.AT_MOST_ONCE,
                 timeout=timeout,
+                errors=errors,
             )
             return handler
 
@@ -292,7 +342,7 @@ class Service(ServiceExtensions):
         description: str | None = None,
         unordered: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         timeout: float | None = None,
     ) -> Callable[[F], F]: ...
     def notification(
@@ -303,7 +353,7 @@ class Service(ServiceExtensions):
         description: str | None = None,
         unordered: bool = False,
         inline: bool = False,
-        ignore_unknown: bool = False,
+        ignore_unknown: bool | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Register a function for messages that want no answer.
@@ -326,6 +376,7 @@ class Service(ServiceExtensions):
                 ignore_unknown=ignore_unknown,
                 promise=None,
                 timeout=timeout,
+                errors=(),
                 ordered=not unordered,
             )
             return handler
@@ -347,9 +398,10 @@ class Service(ServiceExtensions):
         description: str | None,
         notification_allowed: bool,
         inline: bool,
-        ignore_unknown: bool,
+        ignore_unknown: bool | None,
         promise: Promise | None,
         timeout: float | None,
+        errors: DeclaredErrors,
         ordered: bool = False,
     ) -> None:
         if not callable(handler):
@@ -364,6 +416,8 @@ class Service(ServiceExtensions):
         said = description is None or is_text(description)
         check(called + "description", description, said, "a text, or None for the docstring's")
         check(called + "timeout", timeout, is_seconds(timeout), SECONDS)
+        if ignore_unknown is None:
+            ignore_unknown = self._ignore_unknown
         for option, value in (
             ("notification_allowed", notification_allowed),
             ("inline", inline),
@@ -381,6 +435,7 @@ class Service(ServiceExtensions):
             takes_key=kind is Kind.COMMAND,
             ignore_unknown=ignore_unknown,
             scope=_caller_scope(),
+            rule=self._rule,
         )
         if parameters.transaction is not None and kind is not Kind.COMMAND:
             if not parameters.connection:
@@ -408,6 +463,8 @@ class Service(ServiceExtensions):
             )
         if description is None:
             description = _first_paragraph(handler.__doc__)
+        classes = list_classes(errors)
+        self._declare(ErrorClasses(classes))
         self._methods[full_name] = Method(
             name=full_name,
             handler=handler,
@@ -420,6 +477,7 @@ class Service(ServiceExtensions):
             promise=promise,
             timeout=timeout,
             ordered=ordered,
+            errors=classes,
         )
 
 

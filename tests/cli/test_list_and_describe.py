@@ -90,6 +90,21 @@ def test_what_a_description_tells(on_tcp: OnSocket) -> None:
     assert "params\n  none\n" in key_of, key_of
 
 
+def test_what_a_description_tells_of_names_and_of_all_params(place: Path) -> None:
+    (place / "mail.py").write_text(
+        "from duet_rpc import Service, Whole\n"
+        "mail = Service(rename='camel')\n"
+        "@mail.query\ndef find(max_items: int = 3) -> int: return max_items\n"
+        "@mail.query\ndef keep(params: Whole[dict[str, int]]) -> None: ...\n"
+    )
+    server = ("--", "duet-rpc", "serve", "mail.py")
+    find = on_terminal("describe", "find", "--no-color", *server, cwd=place).out
+    assert re.search(r"params\n +maxItems +integer +default 3\n", find), find
+    keep = on_terminal("describe", "keep", "--no-color", *server, cwd=place).out
+    assert "params (as one value)\n" in keep, keep
+    assert run("call", "find", "maxItems:=4", *server, cwd=place).json == 4
+
+
 def test_a_description_for_programs(on_tcp: OnSocket) -> None:
     ran = run("describe", on_tcp.address, "add")
     assert (ran.code, ran.err) == (0, ""), ran

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
+import attrs
 import jsonschema
 import msgspec
+import pydantic
 import pytest
 from jsonschema.protocols import Validator
 from msgspec.structs import replace
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from duet_rpc import Context, RpcError, Service
+from duet_rpc import Context, InvalidParams, Name, RpcError, Service
+from duet_rpc.engine.names import WholeMark
 from duet_rpc.server.description import describe, read_method, write_method, write_param
 from duet_rpc.server.openrpc import Document, read_openrpc, write_openrpc
 from tests.daemon.process import Process
@@ -256,6 +259,35 @@ def test_errors_that_a_handler_names() -> None:
     ]
 
 
+class Declined(RpcError):
+    code, message = 1003, "Declined"
+
+
+def ask_the_bank(cents: int) -> None:
+    raise Overdrawn(data={"short": cents})
+
+
+@pytest.mark.clause("errors-14")
+def test_errors_that_are_declared_or_raised_by_a_helper() -> None:
+    service = Service()
+
+    @service.query(errors=[Declined])
+    def pay(cents: int) -> None:
+        ask_the_bank(cents)
+        raise InvalidParams()
+
+    assert method(service)["errors"] == [
+        {"code": -32602, "message": "Invalid params"},
+        {"code": 1001, "message": "Overdrawn"},
+        {"code": 1003, "message": "Declined"},
+    ]
+    [described] = describe(service, with_schemas=False).methods
+    written = write_method(described)
+    assert [error["code"] for error in written["errors"]] == [1001, 1003]
+    read = read_method(written)
+    assert read is not None and read.errors == described.errors[1:]
+
+
 def test_a_result_without_a_schema_is_anything() -> None:
     service = Service()
 
@@ -344,3 +376,200 @@ def test_a_short_description_is_read_as_it_was_written() -> None:
     ]
     assert (read.kind, read.promise, read.returns) == ("command", "retry-safe", "Node")
     assert read_method({"name": 3}) is None
+
+
+class Tag(pydantic.BaseModel):
+    word: str = pydantic.Field(alias="theWord")
+
+
+class Item(pydantic.BaseModel):
+    """A thing to buy."""
+
+    count: Annotated[int, pydantic.Field(gt=0)]
+    tags: list[Tag] = []
+    place: tuple[int, str] | None = None
+
+
+class Receipt(pydantic.BaseModel):
+    cents: int = 0
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def euros(self) -> float:
+        return self.cents / 100
+
+
+@attrs.define
+class Basket:
+    items: list[Item]
+    owner: str = "nobody"
+
+
+@pytest.mark.clause("params-8")
+def test_models_have_their_own_schemas() -> None:
+    service = Service()
+
+    @service.query
+    def buy(item: Item, baskets: dict[str, Basket], or_none: Item | None = None) -> Receipt:
+        raise NotImplementedError
+
+    made = document(service)
+    [described] = made["methods"]
+    schemas = made["components"]["schemas"]
+    assert [param["schema"] for param in described["params"]] == [
+        {"$ref": "#/components/schemas/Item"},
+        {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Basket"}},
+        {"anyOf": [{"$ref": "#/components/schemas/Item"}, {"type": "null"}], "default": None},
+    ]
+    assert described["result"]["schema"] == {"$ref": "#/components/schemas/Receipt"}
+    assert schemas["Item"]["properties"]["count"]["exclusiveMinimum"] == 0
+    assert schemas["Item"]["properties"]["tags"]["items"] == {"$ref": "#/components/schemas/Tag"}
+    assert schemas["Tag"]["required"] == ["theWord"]
+    assert schemas["Basket"]["properties"]["items"]["items"] == {
+        "$ref": "#/components/schemas/Item"
+    }
+    # A model of results alone is described as it is written.
+    assert schemas["Receipt"]["required"] == ["euros"]
+    jsonschema.Draft7Validator.check_schema(schemas["Item"])
+    for schema in schemas.values():
+        assert "prefixItems" not in json.dumps(schema)
+
+
+@pytest.mark.clause("params-8")
+def test_a_model_may_have_the_name_of_another_class() -> None:
+    service = Service()
+
+    @dataclass
+    class Item:  # beside the model of this name
+        size: int
+
+    model = globals()["Item"]
+
+    def swap(a: Any, b: Any) -> None: ...
+
+    swap.__annotations__ = {"a": Item, "b": model}
+    service.query(swap)
+    made = document(service)
+    one, another = [param["schema"]["$ref"] for param in made["methods"][0]["params"]]
+    assert (one, another) == ("#/components/schemas/Item", "#/components/schemas/pydantic.Item")
+    assert made["components"]["schemas"]["Item"]["required"] == ["size"]
+    assert made["components"]["schemas"]["pydantic.Item"]["required"] == ["count"]
+
+
+class Odd(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+
+    what: functools.partial  # type: ignore[type-arg]
+
+
+def test_a_model_without_a_schema_is_anything() -> None:
+    service = Service()
+
+    @service.query
+    def take(odd: Odd, item: Item) -> None: ...
+
+    schemas = [param["schema"] for param in method(service)["params"]]
+    assert schemas == [{}, {"$ref": "#/components/schemas/Item"}]
+
+
+@pytest.mark.clause("params-8")
+def test_wire_names_are_described() -> None:
+    service = Service(rename="camel", ignore_unknown=True)
+
+    @service.query
+    def find(sender: Annotated[str, Name("from")], max_items: int = 3) -> None: ...
+
+    described = method(service)
+    assert [param["name"] for param in described["params"]] == ["from", "maxItems"]
+    assert described["x-ignore-unknown"] is True
+    [short] = describe(service, with_schemas=False).methods
+    assert write_method(short)["params"] == ["from: string", "maxItems: integer = 3"]
+    assert write_method(short)["ignore_unknown"] is True
+    read = read_method(write_method(short))
+    assert read is not None and read.ignores_unknown
+
+
+class Search(msgspec.Struct, rename="camel"):
+    """What to look for."""
+
+    text: str
+    max_items: Annotated[int, msgspec.Meta(ge=1)] = 10
+
+
+@pytest.mark.clause("params-8")
+@pytest.mark.parametrize(
+    ("hint", "params", "lines"),
+    [
+        (
+            Search,
+            [
+                {"name": "text", "required": True, "schema": {"type": "string"}},
+                {
+                    "name": "maxItems",
+                    "required": False,
+                    "schema": {"type": "integer", "minimum": 1, "default": 10},
+                },
+            ],
+            ["text: string", "maxItems: integer >= 1 = 10"],
+        ),
+        (
+            Tag,
+            [
+                {
+                    "name": "theWord",
+                    "required": True,
+                    "schema": {"title": "Theword", "type": "string"},
+                }
+            ],
+            ["theWord: string"],
+        ),
+        (
+            Tag | None,
+            [
+                {
+                    "name": "theWord",
+                    "required": True,
+                    "schema": {"title": "Theword", "type": "string"},
+                }
+            ],
+            ["theWord: string"],
+        ),
+    ],
+)
+def test_the_members_of_what_takes_all_params_are_its_params(
+    hint: Any, params: list[Any], lines: list[str]
+) -> None:
+    service = Service()
+
+    def find(params: Any) -> None: ...
+
+    find.__annotations__ = {"params": Annotated[hint, WholeMark()]}
+    service.query(find)
+    described = method(service)
+    assert described["params"] == params
+    assert described["paramStructure"] == "by-name" and "x-whole" not in described
+    [short] = describe(service, with_schemas=False).methods
+    assert write_method(short)["params"] == lines
+
+
+@pytest.mark.clause("params-8")
+@pytest.mark.parametrize(
+    ("hint", "structure"),
+    [(dict[str, int], "by-name"), (list[int], "by-position"), (Any, "either")],
+)
+def test_all_params_of_another_type_are_said_to_be_all(hint: Any, structure: str) -> None:
+    service = Service()
+
+    def find(everything: Any) -> None: ...
+
+    find.__annotations__ = {"everything": Annotated[hint, WholeMark()]}
+    service.query(find)
+    described = method(service)
+    assert [param["name"] for param in described["params"]] == ["params"]
+    assert (described["paramStructure"], described["x-whole"]) == (structure, True)
+    [short] = describe(service, with_schemas=False).methods
+    assert write_method(short)["whole"] is True
+    read = read_method(write_method(short))
+    assert read is not None and read.is_whole
+    [again] = read_openrpc(msgspec.convert(document(service), Document)).methods
+    assert again.is_whole

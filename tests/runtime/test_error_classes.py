@@ -175,8 +175,9 @@ def test_a_proxy_comes_before_its_client(face: Face, server: list[str]) -> None:
     bank = bank_service(errors=BankError)
     assert raised(driver, lambda client: client.proxy(bank).get(7)) is AccountNotFound
     assert raised(driver, lambda client: client.query("bank.get", GET)) is NoteNotFound
-    only_closed = bank_service(errors=AccountClosed)
-    assert raised(driver, lambda client: client.proxy(only_closed).get(7)) is NoteNotFound
+    others = Service("bank")
+    others.query(name="bank.get")(lambda id: id)
+    assert raised(driver, lambda client: client.proxy(others).get(7)) is NoteNotFound
 
 
 def test_in_tests_the_client_knows_the_errors_of_its_service(face: Face) -> None:
@@ -187,19 +188,72 @@ def test_in_tests_the_client_knows_the_errors_of_its_service(face: Face) -> None
     driver = face.connect(bank)
     assert raised(driver, lambda client: client.query("bank.get", GET)) is AccountNotFound
     assert raised(driver, lambda client: client.query("bank.get", {"id": 0})) is AccountClosed
-    # Its handlers do not name them: the functions that they call do.
-    unnamed = face.connect(bank_service())
-    assert raised(unnamed, lambda client: client.query("bank.get", GET)) is RpcError
+    # Its handlers do not name them: the function that they call does.
+    undeclared = face.connect(bank_service())
+    assert raised(undeclared, lambda client: client.query("bank.get", GET)) is AccountNotFound
 
 
-def test_a_service_that_names_two_classes_for_a_code_has_neither(face: Face) -> None:
+@pytest.mark.clause("errors-14")
+def test_a_method_declares_what_it_raises_unseen(face: Face) -> None:
     service = Service()
+
+    def look(id: int, how: Callable[[int], int]) -> int:
+        return how(id)
+
+    looks = {"up": look_up}
+
+    @service.query(errors=[AccountNotFound])
+    def get(id: int) -> int:
+        return look(id, looks["up"])
+
+    @service.query
+    def find(id: int) -> int:
+        return look(id, looks["up"])
+
+    driver = face.connect(service)
+    # A code means the same in all of a service.
+    assert raised(driver, lambda client: client.query("get", GET)) is AccountNotFound
+    assert raised(driver, lambda client: client.query("find", GET)) is AccountNotFound
+    assert raised(driver, lambda client: client.query("get", {"id": 0})) is RpcError
+
+
+@pytest.mark.clause("errors-15")
+def test_two_classes_of_one_code_are_refused_when_their_service_is_served(face: Face) -> None:
+    service = Service("mixed")
 
     @service.query
     def get(id: int) -> None:
         raise AccountNotFound if id else NoteNotFound
 
-    assert raised(face.connect(service), lambda client: client.query("get", GET)) is RpcError
+    with pytest.raises(UsageError, match=r"mixed name AccountNotFound and NoteNotFound.*404"):
+        face.connect(service)
+
+
+@pytest.mark.clause("errors-15")
+def test_a_class_that_is_declared_is_the_one_of_its_code(face: Face) -> None:
+    service = Service(errors=NoteNotFound)
+
+    @service.query
+    def get(id: int) -> None:
+        known = (AccountNotFound, AccountClosed)  # of another service
+        raise NoteNotFound(data={"id": id, "others": len(known)})
+
+    assert raised(face.connect(service), lambda client: client.query("get", GET)) is NoteNotFound
+
+
+@pytest.mark.clause("errors-15")
+def test_what_a_handler_only_catches_is_not_its_own(face: Face) -> None:
+    service = Service()
+
+    @service.query
+    def get(id: int) -> int:
+        try:
+            return looks["up"](id)
+        except (AccountNotFound, AccountClosed):
+            raise NoteNotFound(data={"id": id}) from None
+
+    looks = {"up": look_up}
+    assert raised(face.connect(service), lambda client: client.query("get", GET)) is NoteNotFound
 
 
 def test_a_service_has_the_errors_of_those_that_it_includes(face: Face) -> None:

@@ -3,11 +3,12 @@
 import dataclasses
 import operator
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import pydantic
 import pytest
 
-from duet_rpc import MemoryStore, Retry, Service, command, query
+from duet_rpc import MemoryStore, Name, Retry, Service, Whole, command, query
 from duet_rpc.errors import ConnectionLost, InvalidAnswer, InvalidParams, RpcError, UsageError
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted, failure
 
@@ -196,3 +197,62 @@ def test_proxies_are_typed() -> None:
         return await typed_async(client.proxy(AsyncBank, "bank"))
 
     assert callable(sync) and callable(asynchronous)
+
+
+class Search(pydantic.BaseModel):
+    text: str
+    max_items: int = pydantic.Field(default=3, alias="maxItems")
+
+
+class Mail(Protocol):
+    @query
+    def find(self, sender: Annotated[str, Name("from")], max_items: int = 3) -> list[Any]: ...
+    @query
+    def search(self, params: Whole[Search]) -> Search: ...
+    @command
+    def keep(self, search: Search) -> Search: ...
+
+
+def mail_service() -> Service:
+    service = Service("mail", rename="camel")
+
+    @service.query
+    def find(sender: Annotated[str, Name("from")], max_items: int = 3) -> list[Any]:
+        return [sender, max_items]
+
+    @service.query
+    def search(params: Whole[Search]) -> Search:
+        return params
+
+    @service.command
+    def keep(search: Search) -> Search:
+        return search
+
+    return service
+
+
+@pytest.mark.clause("params-1", "params-2")
+@pytest.mark.parametrize("interface", [Mail, mail_service()], ids=["protocol", "service"])
+def test_a_proxy_uses_the_names_on_the_wire(face: Face, interface: Any) -> None:
+    driver = face.connect(mail_service())
+    wanted = Search(text="a", maxItems=7)
+
+    def proxy(client: Any) -> Any:
+        return client.proxy(interface, "mail", rename="camel")
+
+    assert driver.do(lambda client: proxy(client).find("ann", max_items=2)) == ["ann", 2]
+    assert driver.do(lambda client: proxy(client).find(sender="ann")) == ["ann", 3]
+    assert driver.do(lambda client: proxy(client).search(wanted)) == wanted
+    assert driver.do(lambda client: proxy(client).search(params=wanted)) == wanted
+    assert driver.do(lambda client: proxy(client).keep(wanted)) == wanted
+    assert driver.do(lambda client: client.call("mail.search", wanted, returns=Search)) == wanted
+    with pytest.raises(TypeError, match="has no parameter maxItems"):
+        driver.do(lambda client: proxy(client).find("ann", maxItems=2))
+
+
+def test_a_result_that_does_not_fit_a_model_is_no_answer(face: Face) -> None:
+    driver = face.connect(mail_service())
+    ask = {"from": "secret"}
+    with pytest.raises(InvalidAnswer, match="a type's own check refused it") as caught:
+        driver.do(lambda client: client.call("mail.find", ask, returns=Search))
+    assert "secret" not in str(caught.value) and "pydantic" not in str(caught.value)

@@ -68,7 +68,9 @@ def _lay_out(
     if method.promise in PROMISES:
         yield ""
         yield f"  {PROMISES[method.promise]}"
-    how = "(by position, any number)" if method.is_variadic else _STRUCTURES.get(method.structure)
+    how = _STRUCTURES.get(method.structure)
+    if method.is_variadic or method.is_whole:
+        how = "(by position, any number)" if method.is_variadic else "(as one value)"
     params = [_make_row(param) for param in method.params]
     yield from _lay_out_section(f"params {how}" if how else "params", params, output)
     if method.result is not None:

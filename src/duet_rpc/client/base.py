@@ -14,6 +14,7 @@ from duet_rpc.client.sender import Sender
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import make_dispatcher
+from duet_rpc.engine.names import Rename
 from duet_rpc.errors import error_classes
 from duet_rpc.options import check
 from duet_rpc.service import Service
@@ -82,16 +83,38 @@ class BaseClient(Sender):
         return cls(opener, **options)
 
     @overload
-    def proxy(self, interface: Service, name: str = "", *, errors: Any = None) -> Any: ...
+    def proxy(
+        self,
+        interface: Service,
+        name: str = "",
+        *,
+        errors: Any = None,
+        rename: Rename | None = None,
+    ) -> Any: ...
     @overload
-    def proxy(self, interface: Callable[..., P], name: str = "", *, errors: Any = None) -> P: ...
-    def proxy(self, interface: Any, name: str = "", *, errors: Any = None) -> Any:
+    def proxy(
+        self,
+        interface: Callable[..., P],
+        name: str = "",
+        *,
+        errors: Any = None,
+        rename: Rename | None = None,
+    ) -> P: ...
+    def proxy(
+        self,
+        interface: Any,
+        name: str = "",
+        *,
+        errors: Any = None,
+        rename: Rename | None = None,
+    ) -> Any:
         """Make an object whose methods call the server's.
 
         They are those of a `Protocol` class, which the server has under `name.`, or of a `Service`.
-        They raise the errors of that service, or the classes given as `errors`.
+        They raise the errors of that service, or the classes given as `errors`. A `Service` knows
+        what its parameters are called on the wire; for a `Protocol`, `rename` is the rule.
         """
-        return make_proxy(self, interface, name, errors)
+        return make_proxy(self, interface, name, errors, rename)
 
     def _describe(self, link: Link, number: int) -> ConnectionOptions:
         return ConnectionOptions(

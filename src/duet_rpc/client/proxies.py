@@ -7,10 +7,11 @@ interface.
 
 import collections.abc
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import UNSET
 
+from duet_rpc.engine.names import Rename, WholeMark, find_rule, read_name, take_mark
 from duet_rpc.errors import ErrorClasses, UsageError, error_classes
 from duet_rpc.service import Kind, Service
 
@@ -49,8 +50,11 @@ class _Proxy:
         raise AttributeError(f"{self._title} has no method {name}")
 
 
-def make_proxy(client: object, interface: Any, name: str, errors: Any = None) -> Any:
+def make_proxy(
+    client: object, interface: Any, name: str, errors: Any = None, rename: Rename | None = None
+) -> Any:
     """Make the proxy of an interface, whose methods the server has under `name.`."""
+    rule = find_rule(rename)
     classes: ErrorClasses | None
     if isinstance(interface, Service):
         classes = error_classes(interface if errors is None else errors)
@@ -60,7 +64,10 @@ def make_proxy(client: object, interface: Any, name: str, errors: Any = None) ->
                 client,
                 method.name,
                 method.kind,
-                [parameter.name for parameter in method.parameters.listed],
+                _Arguments(
+                    {each.argument: each.name for each in method.parameters.listed},
+                    method.parameters.whole is not None,
+                ),
                 method.parameters.returns,
                 classes,
             )
@@ -76,11 +83,12 @@ def make_proxy(client: object, interface: Any, name: str, errors: Any = None) ->
         code = function.__code__
         parameters = list(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
         hints = get_type_hints(function, include_extras=True)
+        arguments = _read_arguments({each: hints.get(each, Any) for each in parameters}, rule)
         methods[attribute] = _calling(
             client,
             f"{name}.{attribute}" if name else attribute,
             getattr(function, _KIND, None),
-            parameters,
+            arguments,
             _awaited(hints.get("return", Any)),
             classes,
         )
@@ -89,6 +97,20 @@ def make_proxy(client: object, interface: Any, name: str, errors: Any = None) ->
             f"{interface!r} has no methods to call; give a Protocol class or a Service"
         )
     return _Proxy(interface.__name__, methods)
+
+
+class _Arguments(NamedTuple):
+    """What a method of a proxy is called with."""
+
+    names: dict[str, str]
+    """Python's names, with those on the wire."""
+    is_whole: bool
+    """The one argument is all params."""
+
+
+def _read_arguments(hints: dict[str, Any], rule: Callable[[str], str]) -> _Arguments:
+    names = {argument: read_name(argument, hint, rule)[0] for argument, hint in hints.items()}
+    return _Arguments(names, any(take_mark(hint, WholeMark)[0] for hint in hints.values()))
 
 
 def _awaited(hint: Any) -> Any:
@@ -102,7 +124,7 @@ def _calling(
     client: object,
     full_name: str,
     kind: Kind | None,
-    parameters: list[str],
+    arguments: _Arguments,
     returns: Any,
     errors: ErrorClasses | None,
 ) -> Callable[..., Any]:
@@ -113,18 +135,21 @@ def _calling(
         options = {}
     else:
         options["returns"] = returns
+    names = arguments.names
 
     def method(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > len(parameters):
-            raise TypeError(f"{full_name} takes {len(parameters)} values, not {len(args)}")
-        params = dict(zip(parameters, args, strict=False))
+        if len(args) > len(names):
+            raise TypeError(f"{full_name} takes {len(names)} values, not {len(args)}")
+        given = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
-            if name not in parameters:
+            if name not in names:
                 raise TypeError(f"{full_name} has no parameter {name}")
-            if name in params:
+            if name in given:
                 raise TypeError(f"{full_name} was given {name} twice")
-            params[name] = value
-        params = {name: value for name, value in params.items() if value is not UNSET}
+            given[name] = value
+        params: Any = {names[name]: given[name] for name in given if given[name] is not UNSET}
+        if arguments.is_whole:
+            params = next(iter(params.values()), None)
         return send(full_name, params or None, **options)
 
     method.__name__ = full_name

@@ -41,6 +41,7 @@ from duet_rpc.wire.messages import (
     request_form,
     shallow_json,
 )
+from duet_rpc.wire.models import write_model
 from duet_rpc.wire.params import SPACE
 from duet_rpc.wire.unreadable import Glimpse, glimpse
 
@@ -96,7 +97,7 @@ def _decode_shallow() -> Callable[[Any], Any]:
     return _answer_of(shallow_json())
 
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=write_model).encode
 
 _MAX_DIGITS = 18
 _LOOK, _LOOK_FIRST = 4096, 65536

@@ -20,7 +20,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.intake import Plain, Unserializable, compile_intake
 from duet_rpc.engine.log import Log, Silence
-from duet_rpc.engine.parameters import KEY
 from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
     RESERVED_CODES,
@@ -48,7 +47,8 @@ from duet_rpc.wire.messages import (
     error_object,
     raw_params,
 )
-from duet_rpc.wire.params import NO_META, RetryAge, read_key, read_meta, read_retry, read_short
+from duet_rpc.wire.models import write_model
+from duet_rpc.wire.params import KEY, NO_META, RetryAge, read_key, read_meta, read_retry, read_short
 
 if TYPE_CHECKING:
     from duet_rpc.hooks import Event, Hooks
@@ -138,7 +138,7 @@ class Job(Struct, eq=False):
 Failure: TypeAlias = Callable[..., RpcError]
 
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=write_model).encode
 _decode_text = msgspec.json.Decoder(str).decode
 _PLAIN_IDS = frozenset(b'"-0123456789')
 """How a string and a number begin; null has rules of its own."""
@@ -323,7 +323,7 @@ class Dispatcher:
         # Below a parameter's own name, and in place of it, may stand names that the caller made up.
         told["param"] = str(told.get("param", "")).partition(".")[0].partition("[")[0]
         method = self.service.get(name)
-        known = [KEY] if method is None else [KEY, *(p.name for p in method.parameters.listed)]
+        known = [KEY] if method is None else [KEY, *method.parameters.names]
         if told["param"] not in known:
             del told["param"]
         return {word: told[word] for word in ("reason", "param", "expected") if word in told}
@@ -531,6 +531,7 @@ def make_dispatcher(
 
     `bind` gives the methods what they ask for; without it the service has no lifespans.
     """
+    service.check_errors()
     if bind is not None:
         service = bind(service)
     elif service.needs_binding:

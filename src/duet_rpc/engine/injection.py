@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from duet_rpc.context import INJECTED, Context, transaction_type
+from duet_rpc.wire.models import is_model
 
 _GENERAL = frozenset({"builtins", "typing", "collections", "collections.abc", "msgspec"})
 """Modules whose classes are too general to say what is meant."""
@@ -22,6 +23,8 @@ def injected_type(hint: Any) -> Any:
             return hint.__origin__
         hint = hint.__origin__
     if not is_own_class(hint) or hint is Context or transaction_type(hint) is not None:
+        return None
+    if is_model(hint):
         return None
     try:
         is_foreign = isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType)

@@ -27,6 +27,7 @@ from duet_rpc.startup import pattern
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import encode_batch, is_json_text
+from duet_rpc.wire.models import make_model, write_model
 
 
 class Plain:
@@ -102,7 +103,7 @@ _OUTER_NESTING = 3
 _SMALL_WAITING = 1024
 """Bytes of a request that may wait decoded; its text, in parts, would take as much room."""
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=write_model).encode
 
 
 class Intake(Struct, frozen=True):
@@ -142,13 +143,13 @@ def compile_intake(
         return Union[tuple(kinds)]  # noqa: UP007
 
     envelopes: Any = union(methods)
-    decode = msgspec.json.Decoder(envelopes).decode
+    decode = msgspec.json.Decoder(envelopes, dec_hook=make_model).decode
 
     @functools.cache
     def decode_batch() -> Callable[[Any], Any]:
         """Make what decodes a batch of simple requests, when the first one comes."""
         items: Any = envelopes if len(simple) == len(methods) else union(simple)
-        return msgspec.json.Decoder(list[items]).decode
+        return msgspec.json.Decoder(list[items], dec_hook=make_model).decode
 
     def is_text(body: bytes | bytearray, kinds: Iterable[type[Struct]]) -> bool:
         """Look at what the types have not: with closed ones, that is `_meta` alone."""
@@ -184,7 +185,7 @@ def compile_intake(
         method = next(method for method in simple if method.name == name)
         params, nesting = method.parameters.shallow()
         kind = _envelope(method, params, policy, alone=True, is_simple=True)
-        return msgspec.json.Decoder(kind).decode, is_closed(nesting)
+        return msgspec.json.Decoder(kind, dec_hook=make_model).decode, is_closed(nesting)
 
     def answer_at_once(body: bytes | bytearray, connection_id: str = "", /) -> Any:
         try:
@@ -319,6 +320,12 @@ def _is_plain(body: bytes | bytearray, messages: list[Any], max_batch: int) -> b
     )
 
 
+def _bind_whole(message: Any) -> None:
+    """Make one value of the params of a message whose method takes them whole."""
+    raw = b"null" if message.params is UNSET else bytes(message.params)
+    message.params = message.served.parameters.bind(None if raw == b"null" else raw).values
+
+
 def _envelope(
     method: Method, params: Any, policy: Policy, alone: bool, is_simple: bool
 ) -> type[Struct]:
@@ -328,7 +335,11 @@ def _envelope(
     fields: list[Any] = [("jsonrpc", Literal["2.0"])]
     if alone:
         fields.append(("method", Literal[method.name]))
-    if any(parameter.required for parameter in method.parameters.listed):
+    namespace: dict[str, Any] = {}
+    if method.parameters.whole is not None:
+        fields.append(("params", Raw | UnsetType, UNSET))
+        namespace["__post_init__"] = _bind_whole
+    elif any(parameter.required for parameter in method.parameters.listed):
         fields.append(("params", params))
     else:
         empty = list if method.parameters.rest is not UNSET else params
@@ -340,7 +351,8 @@ def _envelope(
     return msgspec.defstruct(
         "Request",
         fields,
-        namespace={
+        namespace=namespace
+        | {
             "call": method.parameters.call_message if is_simple else None,
             "served": method,
             **({"id": UNSET} if method.kind is Kind.NOTIFICATION else {}),

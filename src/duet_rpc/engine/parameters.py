@@ -6,57 +6,23 @@ adapter is compiled that calls the handler with the struct's fields, which is th
 what was expected and what came.
 """
 
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.context import Context, transaction_type
-from duet_rpc.engine.injection import injected_type
-from duet_rpc.engine.wording import accepted_values, explain, invalid, type_name
-from duet_rpc.errors import InvalidParams, UsageError
+from duet_rpc.engine.hints import UNKNOWN, bound_nesting
+from duet_rpc.engine.signature import Adapter, Parameter, Signature, read_signature
+from duet_rpc.engine.wording import explain, invalid, type_name
+from duet_rpc.errors import InvalidParams
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
-from duet_rpc.wire.messages import SHALLOW, shallow_json
+from duet_rpc.wire.models import make_model
 from duet_rpc.wire.params import KEY, META
 
-__all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
-
-UNKNOWN = float("inf")
-"""How deep a value nests whose type does not tell."""
-
-Adapter = Callable[[Any, Context | None, Any], Any]
-"""Calls a handler: decoded params, context, transaction."""
-
-
-class Parameter(msgspec.Struct, frozen=True):
-    """One parameter as callers see it."""
-
-    name: str
-    hint: Any
-    required: bool
-    default: Any = None
-    positional: bool = True
-
-
-class CallSource(msgspec.Struct, frozen=True):
-    """The call of a handler as Python text, from which adapters are compiled.
-
-    Compiled, because the attribute loads of a fixed call are what makes a small request cheap.
-    """
-
-    call: str
-    known: Mapping[str, Any]
-
-    def compile(self, arguments: str, *, params: str = "p", **known: Any) -> Callable[..., Any]:
-        """Compile a function of these arguments that calls the handler."""
-        names = {**self.known, **known}
-        compiled: Callable[..., Any] = eval(
-            f"lambda {arguments}: {self.call.format(p=params)}", names
-        )
-        return compiled
+if TYPE_CHECKING:
+    from duet_rpc.engine.whole import WholeParams
 
 
 class Bound(msgspec.Struct):
@@ -72,60 +38,57 @@ class Parameters:
     """How the params of one method are decoded and handed to its handler."""
 
     def __init__(
-        self,
-        method: str,
-        listed: tuple[Parameter, ...],
-        *,
-        rest: Any,
-        rest_name: str | None,
-        context: str | None,
-        transaction: str | None,
-        connection: str,
-        returns: Any,
-        takes_key: bool,
-        ignore_unknown: bool,
-        nestings: Mapping[str, float],
-        injected: Mapping[str, Any],
-        source: CallSource,
+        self, method: str, signature: Signature, *, takes_key: bool, ignore_unknown: bool
     ) -> None:
+        listed, rest, rest_name = signature.listed, signature.rest, signature.rest_name
+        nestings = signature.nestings
         self.listed = listed
         self.rest = rest
         """The hint of `*args`, or UNSET."""
-        self.context = context
-        self.transaction = transaction
-        self.connection = connection
+        self.context = signature.context
+        self.transaction = signature.transaction
+        self.connection = signature.connection
         """The type of connection that the transaction is asked for by, or empty for any."""
-        self.injected = injected
+        self.injected = signature.injected
         """The parameters that are given what the service provides, and by which type."""
-        self.returns = returns
-        self.source = source
-        self.call: Adapter = source.compile("p, ctx, tx")
-        self.call_message: Callable[[Any], Any] = source.compile("m", params="m.params")
+        self.returns = signature.returns
+        self.source = signature.source
+        self.call: Adapter = signature.source.compile("p, ctx, tx")
+        self.call_message: Callable[[Any], Any] = signature.source.compile("m", params="m.params")
         """The same for a message with such `params` and nothing else, as a method of its class."""
         self.holds_meta = rest is UNSET and all(p.name != META for p in listed)
         """Whether `typed` params may have brought a `_meta` beside them."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
+        self.ignores_unknown = ignore_unknown
+        """Whether a name that no parameter has is dropped, and not refused."""
+        self.whole: WholeParams | None = None
+        """How the one parameter takes all params, if it does."""
         self._nestings = nestings
         self.nesting = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
-        self._ignore_unknown = ignore_unknown
         self._hints = {parameter.name: parameter.hint for parameter in listed}
         self._positions = [parameter.name for parameter in listed if parameter.positional]
         self._rest_name = rest_name
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
-        self.struct = self._define(method, array_like=False)
-        self.typed: Any = self.struct if rest is UNSET else list[rest]
+        if signature.is_whole:
+            self.whole = _make_whole(method, listed[0], takes_key)
+            self.nesting = UNKNOWN
+            self.struct: type[msgspec.Struct] = self.whole.struct
+        else:
+            self.struct = self._define(method, array_like=False)
+        values: Any = list[rest]  # type: ignore[valid-type]
+        self.typed: Any = self.struct if rest is UNSET else values
         """What the params of a plain request are decoded into: an array where the handler takes
         `*args`, else an object."""
-        self._by_name = msgspec.json.Decoder(self.struct)
+        self._by_name = msgspec.json.Decoder(self.struct, dec_hook=make_model)
         self._method = method
         self._positional: msgspec.json.Decoder[Any] | None = None
         if rest_name is not None:
-            self._hints[rest_name] = list[rest]
-            self._rest = msgspec.json.Decoder(list[rest])
+            self._hints[rest_name] = values
+            self._rest = msgspec.json.Decoder(values, dec_hook=make_model)
 
     @staticmethod
     def of(
@@ -135,9 +98,11 @@ class Parameters:
         takes_key: bool,
         ignore_unknown: bool,
         scope: Mapping[str, Any],
+        rule: Callable[[str], str] = str,
     ) -> "Parameters":
         """Read a handler's parameters. Raises `UsageError` for what cannot be served."""
-        return _read(handler, method, takes_key, ignore_unknown, scope)
+        signature = read_signature(handler, method, scope, takes_key=takes_key, rule=rule)
+        return Parameters(method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown)
 
     def bind(self, params: bytes | None) -> Bound:
         """Decode the params of one request, which are known to be JSON; raise `InvalidParams`.
@@ -145,6 +110,8 @@ class Parameters:
         Whatever else the types' own checks raise comes out as it is.
         """
         try:
+            if self.whole is not None:
+                return self._bound(self.whole.bind(params, _decoded))
             if params is None:
                 return (
                     Bound([])
@@ -161,13 +128,24 @@ class Parameters:
                 return self._none_but_what_travels_beside(params)
             return self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError as error:
-            raise self._explained(error, params or b"{}") from None
+            raise self._explained(error, params) from None
 
-    def _explained(self, error: msgspec.ValidationError, params: bytes) -> InvalidParams:
-        refused = explain(error, params, self._hints, self._positions, self._rest_name)
+    def _explained(self, error: msgspec.ValidationError, params: bytes | None) -> InvalidParams:
+        hints, rest, text = self._hints, self._rest_name, params or b"{}"
+        if self.whole is not None:
+            text, _ = self.whole.part(params)
+            by_name = text[0] == 0x7B and len(self.whole.members) > 0
+            hints, rest = (self.whole.members, None) if by_name else (hints, self.listed[0].name)
+        refused = explain(error, text, hints, self._positions, rest)
         if refused.data["param"] == KEY and KEY not in self._hints:
             return invalid(KEY, f"no key ({self._method} is a query)", "a key")
         return refused
+
+    @property
+    def names(self) -> list[str]:
+        """The wire names that callers may give."""
+        members = [] if self.whole is None else self.whole.members
+        return [*members, *(parameter.name for parameter in self.listed)]
 
     def give_key(self, values: Any, key: str | None) -> None:
         """Hand the idempotency key, or None if there is none, to a handler that asks for it."""
@@ -187,19 +165,19 @@ class Parameters:
         nestings = dict(self._nestings)
         hints = {}
         for parameter in self.listed:
-            found = _shallow(parameter.hint)
+            found = bound_nesting(parameter.hint)
             if found is not None:
                 hints[parameter.name], nestings[parameter.name] = found
-        if not hints:
+        if not hints or self.whole is not None:
             return self.struct, self.nesting
-        nesting = UNKNOWN if self._ignore_unknown else max(nestings.values())
+        nesting = UNKNOWN if self.ignores_unknown else max(nestings.values())
         return self._define(self._method, array_like=False, instead=hints), nesting
 
     def _by_position(self, params: bytes) -> Any:
         """Decode an array. Most methods are never sent one, so its struct waits for the first."""
         if self._positional is None:
             struct = self._define(self._method, array_like=True)
-            self._positional = msgspec.json.Decoder(struct)
+            self._positional = msgspec.json.Decoder(struct, dec_hook=make_model)
         return _decoded(self._positional, params)
 
     def _none_but_what_travels_beside(self, params: bytes) -> Bound:
@@ -221,17 +199,17 @@ class Parameters:
         fields: dict[str, Any] = {}
         unreachable: dict[str, Any] = {}
         for parameter in self.listed:
-            name = parameter.name
+            name, argument = parameter.name, parameter.argument
             hint = parameter.hint if instead is None else instead.get(name, parameter.hint)
             if parameter is self._key:
                 # Its own rule checks it, wherever it came from.
-                fields[name] = (name, Raw | UnsetType, UNSET)
+                fields[name] = (argument, Raw | UnsetType, UNSET)
             elif array_like and not parameter.positional:
-                unreachable[name] = parameter.default
+                unreachable[argument] = parameter.default
             elif parameter.required:
-                fields[name] = (name, hint)
+                fields[name] = (argument, hint)
             else:
-                fields[name] = (name, hint, _default(parameter.default))
+                fields[name] = (argument, hint, _default(parameter.default))
         if not array_like:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
@@ -247,8 +225,15 @@ class Parameters:
             # that is no scalar; only the collector can take such a circle apart.
             gc=any(self._nestings.values()),
             array_like=array_like,
-            forbid_unknown_fields=not self._ignore_unknown,
+            forbid_unknown_fields=not self.ignores_unknown,
+            rename={p.argument: p.name for p in self.listed if p.argument != p.name},
         )
+
+
+def _make_whole(method: str, parameter: Parameter, takes_key: bool) -> "WholeParams":
+    from duet_rpc.engine.whole import WholeParams  # here: few services need it
+
+    return WholeParams(method, parameter, takes_key=takes_key)
 
 
 def _default(value: Any) -> Any:
@@ -270,271 +255,3 @@ def _decoded(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:
         raise
     except msgspec.DecodeError:  # params are JSON, so they hold a lone surrogate
         return surrogates.decode(params, decoder.type)
-
-
-def _read(
-    handler: Callable[..., Any],
-    method: str,
-    takes_key: bool,
-    ignore_unknown: bool,
-    scope: Mapping[str, Any],
-) -> Parameters:
-    hints = _hints(handler, method, scope)
-    returns = hints.pop("return", Any)
-    _check_returns(returns, method)
-    listed: list[Parameter] = []
-    rest: Any = UNSET
-    rest_name = context = transaction = None
-    connection = ""
-    arguments: list[str] = []
-    nestings: dict[str, float] = {}
-    injected: dict[str, Any] = {}
-    known: dict[str, Any] = {"handler": handler}
-    for name, kind, default in _signature(handler, method):
-        hint = hints.get(name, Any)
-        if kind == "**":
-            raise UsageError(
-                f"{method}: **{name} tells callers nothing; name the parameters one by one,"
-                " or take one of type dict"
-            )
-        if kind != "*" and (provided := injected_type(hint)) is not None:
-            injected[name] = provided
-            value = f"given[t{len(injected)}]"
-            known[f"t{len(injected)}"] = provided
-        elif hint is Context or Context in get_args(hint):
-            context, value = name, "ctx"
-        elif (wanted := transaction_type(hint)) is not None:
-            transaction, connection, value = name, wanted, "tx"
-        else:
-            nestings[name] = _check_parameter(name, hint, method)
-            if kind == "*":
-                rest, rest_name, value = hint, name, "*{p}"
-            else:
-                required = default is _NO_DEFAULT
-                value = f"{{p}}.{name}"
-                listed.append(
-                    Parameter(name, hint, required, None if required else default, kind != "=")
-                )
-        arguments.append(f"{name}={value}" if kind == "=" else value)
-    if rest is not UNSET and (listed or takes_key):
-        # Values by position are an array, and what travels beside params needs an object.
-        why = (
-            "beside other parameters cannot be told apart in JSON"
-            if listed
-            else "leaves a command no place for its idempotency key"
-        )
-        raise UsageError(
-            f"{method}: *{rest_name} {why}; make it a list: {rest_name}: list[{type_name(rest)}]"
-        )
-    return Parameters(
-        method,
-        tuple(listed),
-        rest=rest,
-        rest_name=rest_name,
-        context=context,
-        transaction=transaction,
-        connection=connection,
-        returns=returns,
-        takes_key=takes_key,
-        ignore_unknown=ignore_unknown,
-        nestings=nestings,
-        injected=injected,
-        source=CallSource(f"handler({', '.join(arguments)})", known),
-    )
-
-
-def _signature(handler: Callable[..., Any], method: str) -> list[tuple[str, str, Any]]:
-    """List (name, kind, default) of each parameter; `*`, `**` and `=` (by name only) are kinds."""
-    if not isinstance(handler, types.FunctionType) or hasattr(handler, "__wrapped__"):
-        return _inspected(handler, method)
-    # Plain functions, nearly all there are, spare a cold start the import of inspect.
-    code = handler.__code__
-    names = code.co_varnames
-    count, named = code.co_argcount, code.co_kwonlyargcount
-    defaults = handler.__defaults__ or ()
-    missing = (_NO_DEFAULT,) * (count - len(defaults))
-    found = [
-        (name, "", default) for name, default in zip(names[:count], missing + defaults, strict=True)
-    ]
-    if found and found[0][0] == "self" and "self" not in handler.__annotations__:
-        raise UsageError(
-            f"{method} is a method without its object: register it on an instance,"
-            f" service.query(instance.{handler.__name__})"
-        )
-    after = count + named
-    if code.co_flags & _CO_VARARGS:
-        found.append((names[after], "*", _NO_DEFAULT))
-    for name in names[count:after]:
-        found.append((name, "=", (handler.__kwdefaults__ or {}).get(name, _NO_DEFAULT)))
-    if code.co_flags & _CO_VARKEYWORDS:
-        found.append((names[after + bool(code.co_flags & _CO_VARARGS)], "**", _NO_DEFAULT))
-    return found
-
-
-_CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
-_NO_DEFAULT: Any = object()
-"""What a parameter has that callers must give. `UNSET` may be a default of the handler's own."""
-
-
-def _inspected(handler: Callable[..., Any], method: str) -> list[tuple[str, str, Any]]:
-    import inspect
-
-    kinds: dict[Any, str] = {
-        inspect.Parameter.VAR_POSITIONAL: "*",
-        inspect.Parameter.KEYWORD_ONLY: "=",
-        inspect.Parameter.VAR_KEYWORD: "**",
-    }
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"{method}: Python cannot tell its parameters; wrap it in a def with type hints"
-        ) from None
-    return [
-        (
-            p.name,
-            kinds.get(p.kind, ""),
-            _NO_DEFAULT if p.default is inspect.Parameter.empty else p.default,
-        )
-        for p in signature.parameters.values()
-    ]
-
-
-def _hints(handler: Any, method: str, scope: Mapping[str, Any]) -> dict[str, Any]:
-    target = handler
-    while hasattr(target, "func"):  # a functools.partial
-        target = target.func
-    if not hasattr(target, "__code__") and not isinstance(target, type):
-        target = type(target).__call__
-    try:
-        return get_type_hints(target, localns=dict(scope), include_extras=True)
-    except NameError as error:
-        raise UsageError(
-            f"{method}: the hint {error.name!r} is not known where the function stands;"
-            " import or define it above"
-        ) from None
-    except (AttributeError, SyntaxError) as error:
-        raise UsageError(f"{method}: a hint cannot be read: {error}") from None
-
-
-def _check_parameter(name: str, hint: Any, method: str) -> float:
-    """Refuse what cannot be decoded; return how deep a value can nest."""
-    if name.startswith("__"):
-        raise UsageError(f"{method}: {name} is a name for Python's own use; choose another")
-    try:
-        described = msgspec.inspect.type_info(hint)
-        parts = list(_parts(described, set()))
-    except (TypeError, ValueError, NameError) as error:
-        raise UsageError(f"{method}: parameter {name} cannot be decoded: {error}") from None
-    if (foreign := next(_foreign(parts), None)) is not None:
-        raise UsageError(
-            f"{method}: parameter {name} holds {foreign.__name__}, which JSON cannot carry;"
-            " use a dataclass, a msgspec.Struct, plain types, or Any for whatever comes"
-        )
-    if _has_keys_that_are_no_text(parts):
-        raise UsageError(f"{method}: parameter {name} holds a dict {_KEYS_ARE_TEXT}")
-    return _nesting(described)
-
-
-def _check_returns(hint: Any, method: str) -> None:
-    try:
-        parts = list(_parts(msgspec.inspect.type_info(hint), set()))
-    except (TypeError, ValueError, NameError):
-        # More can be sent than can be told apart when it comes: look at the parts one by one.
-        for part in get_args(hint):
-            _check_returns(part, method)
-        return
-    if (foreign := next(filter(_never_sent, _foreign(parts)), None)) is not None:
-        raise UsageError(
-            f"{method}: it returns {foreign.__name__}, which JSON cannot carry; return a dataclass,"
-            " a msgspec.Struct or plain types, or say Any if it is one of them after all"
-        )
-    if _has_keys_that_are_no_text(parts):
-        raise UsageError(f"{method}: it returns a dict {_KEYS_ARE_TEXT}")
-
-
-def _never_sent(cls: type) -> bool:
-    """Tell whether no object of a class can be written, nor of a class that stands for others."""
-    stands_for_others = (
-        cls is object or getattr(cls, "__abstractmethods__", None) or hasattr(cls, "_is_protocol")
-    )
-    return not stands_for_others and not issubclass(cls, (dict, list, tuple, set, frozenset))
-
-
-def _foreign(parts: Iterable[Any]) -> Iterator[type]:
-    """Find the classes in a type that msgspec cannot make out of JSON."""
-    return (part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType))
-
-
-def _has_keys_that_are_no_text(parts: Iterable[Any]) -> bool:
-    return any(
-        isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _NO_TEXT)
-        for part in parts
-    )
-
-
-def _parts(described: Any, seen: set[int]) -> Iterator[Any]:
-    """Go through a type and all that it is made of."""
-    if isinstance(described, tuple):
-        for part in described:
-            yield from _parts(part, seen)
-    elif isinstance(described, _DESCRIPTIONS) and id(described) not in seen:
-        seen.add(id(described))  # a type may hold itself
-        yield described
-        yield from _parts(msgspec.structs.astuple(described), seen)
-
-
-def _nesting(described: Any) -> float:
-    """Say how deep a value can nest, if its type reads every byte of it."""
-    if isinstance(described, _SCALARS):
-        return 0
-    match described:
-        case msgspec.inspect.UnionType(types=parts):
-            return max(map(_nesting, parts))
-        case msgspec.inspect.DictType(key_type=key, value_type=value):
-            return 1 + max(_nesting(key), _nesting(value))
-        case msgspec.inspect.CollectionType(item_type=item):
-            return 1 + _nesting(item)
-    return UNKNOWN  # an object may have members that its type does not name
-
-
-def _shallow(hint: Any) -> tuple[Any, float] | None:
-    """Put a type that does not nest deep in place of one that takes anything; None if it is none.
-
-    A hint that holds such a one further inside stays as it is.
-    """
-    value: Any = shallow_json()
-    if hint is Any:
-        return value, SHALLOW
-    if hint in (list, list[Any]):
-        return list[value], 1 + SHALLOW
-    if hint in (dict, dict[str, Any]):
-        return dict[str, value], 1 + SHALLOW
-    return None
-
-
-_SCALARS = (
-    msgspec.inspect.NoneType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.IntType,
-    msgspec.inspect.FloatType,
-    msgspec.inspect.StrType,
-    msgspec.inspect.EnumType,
-    msgspec.inspect.LiteralType,
-)
-_DESCRIPTIONS = (msgspec.inspect.Type, msgspec.inspect.Field)
-_NO_TEXT = (
-    msgspec.inspect.NoneType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.CollectionType,
-    msgspec.inspect.TupleType,
-    msgspec.inspect.DictType,
-    msgspec.inspect.NamedTupleType,
-    msgspec.inspect.TypedDictType,
-    msgspec.inspect.DataclassType,
-    msgspec.inspect.StructType,
-)
-_KEYS_ARE_TEXT = (
-    "whose keys JSON cannot carry: there they are text, which numbers and enums can be written as;"
-    " use a list of pairs"
-)

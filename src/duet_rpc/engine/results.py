@@ -10,6 +10,7 @@ from duet_rpc.engine.wording import explain_result
 from duet_rpc.errors import InvalidAnswer, UsageError
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
+from duet_rpc.wire.models import make_model
 
 Decode = Callable[[Any], Any]
 """Makes the value of a raw result; raises `InvalidAnswer` if it does not fit."""
@@ -33,7 +34,7 @@ def _decoder(returns: Any) -> Decode:
     if returns is Raw:
         return bytes
     try:
-        decode = msgspec.json.Decoder(returns).decode
+        decode = msgspec.json.Decoder(returns, dec_hook=make_model).decode
     except TypeError as error:
         raise UsageError(f"results cannot be decoded into {returns}: {error}") from None
 

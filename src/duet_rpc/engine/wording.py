@@ -8,7 +8,6 @@ not written for the peer. `explain_result` does the same for a result, on the ca
 """
 
 import enum
-import types
 from collections.abc import (
     Collection,
     Mapping,
@@ -18,13 +17,15 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, UnsetType
 
+from duet_rpc.engine.members import follow, is_union, list_members, locate
 from duet_rpc.errors import InvalidParams
 from duet_rpc.startup import pattern
+from duet_rpc.wire.models import ModelMismatch
 from duet_rpc.wire.surrogates import CANNOT_HOLD, decode_value
 
 _JSON_NAMES: dict[Any, str] = {
@@ -65,12 +66,12 @@ _LIMITS = {
 
 def type_name(hint: Any) -> str:
     """Say a hint in JSON's words: `string`, `array of integer`, `integer >= 0`, `"up" | "down"`."""
-    if hasattr(hint, "__metadata__"):
+    if is_limited(hint):
         return _limited(type_name(hint.__origin__), hint.__metadata__)
     values = accepted_values(hint)
     if values is not None:
         return " | ".join(map(_spelled, values))
-    if _is_union(hint):
+    if is_union(hint):
         return " | ".join(type_name(part) for part in _alternatives(hint))
     origin = get_origin(hint)
     if origin is not None:
@@ -86,13 +87,13 @@ def type_name(hint: Any) -> str:
 
 def accepted_values(hint: Any) -> list[Any] | None:
     """List the values of a closed set; None if the set is open."""
-    if hasattr(hint, "__metadata__"):
+    if is_limited(hint):
         return accepted_values(hint.__origin__)
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return [member.value for member in hint]
-    if _is_union(hint):
+    if is_union(hint):
         closed: list[Any] = []
         for part in _alternatives(hint):
             values = [None] if part is type(None) else accepted_values(part)
@@ -103,13 +104,14 @@ def accepted_values(hint: Any) -> list[Any] | None:
     return None
 
 
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) is Union or isinstance(hint, types.UnionType)
-
-
 def _alternatives(hint: Any) -> list[Any]:
     """List what a union holds and JSON can carry: a param that is not given is no value."""
     return [part for part in get_args(hint) if part is not UnsetType]
+
+
+def is_limited(hint: Any) -> bool:
+    """Tell whether a hint says more than a type."""
+    return hasattr(hint, "__metadata__")
 
 
 def _spelled(value: Any) -> str:
@@ -182,6 +184,8 @@ def explain(
         steps = [positions[int(steps[0])], *steps[1:]]
     param = _joined(steps)
     hint = _hint_at(hints, steps)
+    if isinstance(error.__cause__, ModelMismatch):
+        return _explain_mismatch(error.__cause__, steps)
     if error.__cause__ is not None:  # a type's own check
         return invalid(param, type_name(hint), _kind_at(params, values), hint)
     if sentence.startswith(_MISSING):
@@ -197,7 +201,7 @@ def explain(
     if not steps and (match := pattern(_TOO_LONG).match(sentence)):
         return invalid("params", f"at most {match[1]} values", "more")
     if match := pattern(_WRONG_TYPE).match(sentence):
-        exact = accepted_values(hint) is not None or hasattr(hint, "__metadata__")
+        exact = accepted_values(hint) is not None or is_limited(hint)
         expected = type_name(hint) if exact else _json_words(match[1])
         return invalid(param, expected, _json_words(match[2]), hint)
     if match := pattern(_BEYOND_LIMIT).match(sentence):
@@ -210,13 +214,31 @@ def explain(
     return invalid(param, type_name(hint), _kind_at(params, values), hint)
 
 
+def _explain_mismatch(fault: ModelMismatch, steps: list[str]) -> InvalidParams:
+    """Say what is wrong with a model that a path leads to."""
+    inner, hint = locate(fault)
+    param = _joined([*steps, *map(_shortened, inner)])
+    if len(inner) < len(fault.place):  # in one of several alternatives
+        return invalid(param, type_name(hint), _say_kind(fault.value, inner, "another "), hint)
+    if fault.kind == "missing":
+        return invalid(param, type_name(hint), "nothing", hint)
+    if fault.kind == "extra_forbidden":
+        return invalid(param, _known({"": follow(fault.model, inner[:-1])}, [""]), UNKNOWN_NAME)
+    if fault.kind in ("model_type", "model_attributes_type", "dataclass_type"):
+        return invalid(param, "object", _say_kind(fault.value, inner))
+    expected = type_name(getattr(hint, "__origin__", hint) if is_limited(hint) else hint)
+    kind = _say_kind(fault.value, inner)
+    differs = expected.split(" ")[0] in _JSON_NAMES.values() and expected.split(" ")[0] != kind
+    return invalid(param, type_name(hint), kind if differs else f"another {kind}", hint)
+
+
 def _known(hints: Mapping[str, Any], steps: list[str]) -> str:
     """Say which names there are: of the parameters, or of the members of what a path leads to."""
     kind, names = "parameter", list(hints)
     if steps:
         kind, names = (
             "member",
-            list(getattr(_hint_at(hints, steps), "__struct_encode_fields__", ())),
+            list(list_members(_hint_at(hints, steps))),
         )
         if not names:
             return "a known member"
@@ -234,25 +256,7 @@ def _joined(steps: list[str]) -> str:
 
 def _hint_at(hints: Mapping[str, Any], steps: list[str]) -> Any:
     """Follow a path through the hints; `Any` where it cannot be followed."""
-    if not steps:
-        return Any
-    hint = hints.get(steps[0], Any)
-    for step in steps[1:]:
-        hint = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
-        if _is_union(hint):
-            parts = [part for part in _alternatives(hint) if part is not type(None)]
-            hint = parts[0] if len(parts) == 1 else Any
-        inner = get_args(hint)
-        if step == "..." or step.isdigit():
-            fixed = get_origin(hint) is tuple and Ellipsis not in inner
-            index = int(step) if fixed else -1 if step == "..." else 0
-            hint = inner[index] if inner else Any
-        else:
-            try:
-                hint = get_type_hints(hint, include_extras=True).get(step, Any)
-            except (TypeError, NameError):
-                return Any
-    return hint
+    return follow(hints.get(steps[0], Any), steps[1:]) if steps else Any
 
 
 def _kind_at(params: bytes, steps: list[str]) -> str:
@@ -261,11 +265,19 @@ def _kind_at(params: bytes, steps: list[str]) -> str:
         return "another value"
     try:
         value = decode_value(_anything, params)
+    except msgspec.ValidationError:
+        return "another value"
+    return _say_kind(value, steps, "another ")
+
+
+def _say_kind(value: Any, steps: list[str], before: str = "") -> str:
+    """Say what kind of value a path into a decoded one leads to."""
+    try:
         for step in steps:
             value = value[int(step)] if isinstance(value, list) else value[step]
-    except (msgspec.ValidationError, LookupError, TypeError):
-        return "another value"
-    return f"another {_JSON_NAMES[type(value)]}"
+    except (LookupError, TypeError, ValueError):
+        return f"{before}value"
+    return before + _JSON_NAMES[type(value)]
 
 
 def explain_result(error: Exception) -> str:

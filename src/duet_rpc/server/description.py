@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
-from duet_rpc.engine.parameters import Parameter, type_name
-from duet_rpc.service import Kind, Method, Service, named_errors
-
-Schema = dict[str, Any]
-"""JSON Schema of draft 7."""
-
-REFERENCE = "#/components/schemas/{name}"
-"""How a schema refers to a type with a name."""
+from duet_rpc.engine.members import list_defaults, list_members
+from duet_rpc.engine.signature import Parameter
+from duet_rpc.engine.wording import type_name
+from duet_rpc.errors import RESERVED_CODES
+from duet_rpc.server.schemas import Schema, make_schemas, resolve
+from duet_rpc.service import Kind, Method, Service
+from duet_rpc.wire.surrogates import encode_value
 
 
 class ParamDescription(Struct, frozen=True):
@@ -55,6 +55,10 @@ class MethodDescription(Struct, frozen=True, kw_only=True):
     """How params are given: `by-name`, `by-position` or `either`."""
     is_variadic: bool = False
     """It takes any number of values; its one param tells of which type."""
+    is_whole: bool = False
+    """Its one param is not a member of params, but all of them."""
+    ignores_unknown: bool = False
+    """It drops params that it does not have, and refuses none of them."""
     returns: str | None = None
     """The type of its result in words, if the server has any."""
     result: Schema | None = None
@@ -88,22 +92,28 @@ def describe(
 ) -> ServiceDescription:
     """Describe every method of a service, sorted by name; schemas cost more than all the rest."""
     methods = sorted(service, key=lambda method: method.name)
-    schemas: list[Any] = []
-    components: dict[str, Any] = {}
+    of_params: list[Schema] = []
+    of_results: list[Schema] = []
+    components: dict[str, Schema] = {}
     if with_schemas:
-        hints = [_describable(hint) for method in methods for hint in _list_hints(method)]
-        made, components = msgspec.json.schema_components(hints, ref_template=REFERENCE)
-        schemas = _write_draft_7(list(made))
-    in_order = iter(schemas)
+        hints = [each.hint for method in methods for each in _list_given(method)]
+        returns = [method.parameters.returns for method in methods]
+        of_params, of_results, components = make_schemas(hints, returns)
+    params, results = iter(of_params), iter(of_results)
     return ServiceDescription(
         name=name or service.name,
         version=version or service.version,
         description=service.description,
         methods=tuple(
-            _describe_method(method, [next(in_order, None) for _ in _list_hints(method)])
+            _describe_method(
+                method,
+                [next(params, None) for _ in _list_given(method)],
+                next(results, None),
+                components,
+            )
             for method in methods
         ),
-        schemas=_write_draft_7(components),
+        schemas=components,
     )
 
 
@@ -116,7 +126,27 @@ def write_method(method: MethodDescription) -> dict[str, Any]:
     }
     if method.kind == Kind.COMMAND.value:
         written |= {"kind": method.kind, "promise": method.promise}
+    if method.is_whole:
+        written["whole"] = True
+    if method.ignores_unknown:
+        written["ignore_unknown"] = True
+    own = [error for error in write_errors(method) if error["code"] not in RESERVED_CODES]
+    if own:  # the others may come from any method
+        written["errors"] = own
     return written
+
+
+def write_errors(method: MethodDescription) -> list[dict[str, Any]]:
+    """Say the errors that a method is known to answer."""
+    return [{"code": error.code, "message": error.message} for error in method.errors]
+
+
+def read_errors(told: dict[str, Any]) -> tuple[ErrorDescription, ...]:
+    """Read the errors that a server of any make says of a method."""
+    return tuple(
+        ErrorDescription(each.get("code"), str(each.get("message")))
+        for each in items(told, "errors", dict)
+    )
 
 
 def write_param(param: ParamDescription) -> str:
@@ -125,7 +155,7 @@ def write_param(param: ParamDescription) -> str:
     if param.required:
         return written
     try:
-        return f"{written} = {msgspec.json.encode(param.default).decode()}"
+        return f"{written} = {encode_value(param.default).decode()}"
     except (TypeError, ValueError):
         return f"{written} = ..."
 
@@ -142,6 +172,9 @@ def read_method(told: dict[str, Any]) -> MethodDescription | None:
         promise=text(told, "promise"),
         params=tuple(ParamDescription(name, words) for name, _, words in params),
         returns=text(told, "returns"),
+        is_whole=told.get("whole") is True,
+        ignores_unknown=told.get("ignore_unknown") is True,
+        errors=read_errors(told),
         source=told,
     )
 
@@ -158,11 +191,16 @@ def items(told: dict[str, Any], name: str, kind: type) -> list[Any]:
     return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
 
 
-def _describe_method(method: Method, schemas: list[Schema | None]) -> MethodDescription:
-    *of_params, of_result = schemas
+def _describe_method(
+    method: Method,
+    schemas: list[Schema | None],
+    result: Schema | None,
+    components: dict[str, Schema],
+) -> MethodDescription:
     parameters = method.parameters
-    is_variadic = parameters.rest is not UNSET
-    rest = [Parameter("values", parameters.rest, required=False, default=UNSET)]
+    given = _list_given(method)
+    if parameters.whole is not None and parameters.whole.members:
+        given, schemas = _list_members(given[0], resolve(schemas[0], components))
     return MethodDescription(
         name=method.name,
         description=method.description,
@@ -170,14 +208,14 @@ def _describe_method(method: Method, schemas: list[Schema | None]) -> MethodDesc
         promise=None if method.promise is None else method.promise.value,
         params=tuple(
             _describe_param(parameter, schema)
-            for parameter, schema in zip(
-                rest if is_variadic else parameters.listed, of_params, strict=True
-            )
+            for parameter, schema in zip(given, schemas, strict=True)
         ),
         structure=_find_structure(method),
-        is_variadic=is_variadic,
+        is_variadic=parameters.rest is not UNSET,
+        is_whole=parameters.whole is not None and not parameters.whole.members,
+        ignores_unknown=parameters.ignores_unknown,
         returns=type_name(parameters.returns),
-        result=of_result,
+        result=result,
         errors=_describe_errors(method),
     )
 
@@ -186,7 +224,7 @@ def _describe_param(parameter: Parameter, schema: Schema | None) -> ParamDescrip
     default = UNSET
     if not parameter.required:
         try:
-            default = msgspec.to_builtins(parameter.default)
+            default = msgspec.json.decode(encode_value(parameter.default))
         except (TypeError, ValueError):
             pass  # a default that JSON cannot carry is our own affair
     words = type_name(parameter.hint)
@@ -194,8 +232,10 @@ def _describe_param(parameter: Parameter, schema: Schema | None) -> ParamDescrip
 
 
 def _describe_errors(method: Method) -> tuple[ErrorDescription, ...]:
-    """List the errors that a handler names in its own code, by which it raises them."""
-    found = {cls.code: cls.message for cls in named_errors(method.handler)}
+    """List the errors that a method is declared to raise, and those found in its code."""
+    found: dict[int, str] = {}
+    for cls in method.list_errors():
+        found.setdefault(cls.code, cls.message)
     return tuple(ErrorDescription(code, found[code]) for code in sorted(found))
 
 
@@ -203,38 +243,29 @@ def _find_structure(method: Method) -> str:
     parameters = method.parameters
     if parameters.rest is not UNSET:
         return "by-position"
+    if parameters.whole is not None:
+        return parameters.whole.structure
     if any(parameter.required and not parameter.positional for parameter in parameters.listed):
         return "by-name"
     return "either"
 
 
-def _list_hints(method: Method) -> list[Any]:
-    """List the hints of a method's parameters and, last, of its result."""
+def _list_given(method: Method) -> list[Parameter]:
+    """List what callers of a method give."""
     parameters = method.parameters
     if parameters.rest is not UNSET:
-        return [parameters.rest, parameters.returns]
-    return [*(parameter.hint for parameter in parameters.listed), parameters.returns]
+        return [Parameter("values", parameters.rest, required=False, default=UNSET)]
+    if parameters.whole is not None:
+        return [replace(parameters.listed[0], hint=parameters.whole.shape)]
+    return list(parameters.listed)
 
 
-def _describable(hint: Any) -> Any:
-    """Take a hint as it is, or as "anything" if JSON Schema has no words for it."""
-    try:
-        msgspec.json.schema_components([hint])
-    except (TypeError, ValueError, NameError):
-        return Any
-    return hint
-
-
-def _write_draft_7(schema: Any) -> Any:
-    """Say in draft 7 what msgspec says in the draft of 2020: arrays whose places differ."""
-    if isinstance(schema, list):
-        return [_write_draft_7(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    said = {key: _write_draft_7(value) for key, value in schema.items()}
-    if isinstance(said.get("prefixItems"), list):
-        rest = said.pop("items", UNSET)
-        said["items"] = said.pop("prefixItems")
-        if rest is not UNSET:
-            said["additionalItems"] = rest
-    return said
+def _list_members(whole: Parameter, schema: Schema) -> tuple[list[Parameter], list[Schema | None]]:
+    """List the members of what takes all params: callers give them by name."""
+    defaults = list_defaults(whole.hint)
+    members = [
+        Parameter(name, hint, whole.required and name not in defaults, defaults.get(name, UNSET))
+        for name, hint in list_members(whole.hint).items()
+    ]
+    described = schema.get("properties", {})
+    return members, [described.get(member.name) for member in members]

@@ -1,7 +1,8 @@
 """Writes the description of a service as an OpenRPC document, and reads those of any server.
 
 What only we know stands in extensions: `x-kind` (query or command), `x-promise` (what a retry of
-the command means) and `x-variadic` (a method that takes any number of values).
+the command means), `x-variadic` (a method that takes any number of values), `x-whole` (its one
+param is all of params) and `x-ignore-unknown` (it drops params that it does not have).
 
 Schemas are those of JSON Schema draft 7, which OpenRPC 1.3 uses.
 """
@@ -11,12 +12,13 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from duet_rpc.server.description import (
-    ErrorDescription,
     MethodDescription,
     ParamDescription,
     ServiceDescription,
     items,
+    read_errors,
     text,
+    write_errors,
 )
 
 OPENRPC_VERSION = "1.3.2"
@@ -52,9 +54,13 @@ def _write_method(method: MethodDescription) -> dict[str, Any]:
     written["params"] = [_write_param(param) for param in method.params]
     if method.is_variadic:
         written["x-variadic"] = True
+    if method.is_whole:
+        written["x-whole"] = True
+    if method.ignores_unknown:
+        written["x-ignore-unknown"] = True
     written["result"] = {"name": "result", "schema": method.result}
     if method.errors:
-        written["errors"] = [{"code": e.code, "message": e.message} for e in method.errors]
+        written["errors"] = write_errors(method)
     written["x-kind"] = method.kind
     if method.promise is not None:
         written["x-promise"] = method.promise
@@ -92,11 +98,10 @@ def _read_method(told: dict[str, Any]) -> MethodDescription:
         params=tuple(_read_param(each) for each in items(told, "params", dict)),
         structure=text(told, "paramStructure") or "either",
         is_variadic=bool(told.get("x-variadic")),
+        is_whole=bool(told.get("x-whole")),
+        ignores_unknown=bool(told.get("x-ignore-unknown")),
         result=_read_schema(result) if isinstance(result, dict) else None,
-        errors=tuple(
-            ErrorDescription(each.get("code"), str(each.get("message")))
-            for each in items(told, "errors", dict)
-        ),
+        errors=read_errors(told),
         source=told,
     )
 

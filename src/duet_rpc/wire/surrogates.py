@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw, inspect
 
 from duet_rpc.startup import pattern
+from duet_rpc.wire.models import make_model, write_model
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def decode_value(decoder: msgspec.json.Decoder[T], raw: Any) -> T:
         return found
 
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=write_model).encode
 
 
 def encode_value(value: Any) -> bytes:
@@ -108,8 +109,8 @@ def decode(text: Any, type: Any = Any, float_hook: Callable[[str], Any] | None =
     text = bytes(text)
     masked = mask(text)
     if masked is None:
-        return msgspec.json.decode(text, type=type)
-    msgspec.json.decode(masked.replaced(), type=type)
+        return msgspec.json.decode(text, type=type, dec_hook=make_model)
+    msgspec.json.decode(masked.replaced(), type=type, dec_hook=make_model)
     if type is Any:
         return _values(text, float_hook)
     described = inspect.type_info(type)
@@ -134,7 +135,7 @@ def _values(text: bytes, float_hook: Callable[[str], Any] | None = None) -> Any:
 
 def _convert(masked: Masked, described: Any, type: Any, kinds: tuple[type, ...]) -> Any:
     values = _read(masked, masked.text, described, kinds)
-    return msgspec.convert(values, type, str_keys=True)
+    return msgspec.convert(values, type, str_keys=True, dec_hook=make_model)
 
 
 def _read(masked: Masked, part: Any, described: Any, kinds: tuple[type, ...]) -> Any:
@@ -239,10 +240,8 @@ def _keeper(raw: dict[str, bytes]) -> Callable[[Any], str]:
     token = f"{getrandbits(64):x}"  # no peer can know it, and have its text taken for a name
 
     def keep(value: Any) -> str:
-        if not isinstance(value, Raw):
-            raise TypeError(f"Encoding objects of type {type(value).__qualname__} is unsupported")
         name = f"{token}.{len(raw)}"
-        raw[name] = bytes(value)
+        raw[name] = bytes(value if isinstance(value, Raw) else write_model(value))
         return name
 
     return keep
