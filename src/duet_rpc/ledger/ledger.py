@@ -23,6 +23,7 @@ from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.group import Group
 from duet_rpc.ledger.inflight import SingleFlight
 from duet_rpc.ledger.leases import Heartbeat, Settings
+from duet_rpc.ledger.retry_age import remembers
 from duet_rpc.ledger.states import (
     Command,
     Identity,
@@ -30,7 +31,6 @@ from duet_rpc.ledger.states import (
     Record,
     make_first_run,
     make_forgotten,
-    remembers,
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
