@@ -22,7 +22,10 @@ PACKAGE = "duet_rpc"
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "startup", "kinds", "forks", "tracebacks", "version"),
-    ("policy", "context", "hooks", "wire", "ledger.states", "ledger.upkeep", "ledger.fingerprint"),
+    (
+        *("policy", "context", "hooks", "wire"),
+        *("ledger.states", "ledger.retry_age", "ledger.upkeep", "ledger.fingerprint"),
+    ),
     ("service", "engine"),
     ("transports", "ledger", "retry"),
     ("hosts",),  # what waits and runs for a connection
@@ -51,6 +54,7 @@ PURE = (
     "service",
     "engine",
     "ledger.states",
+    "ledger.retry_age",
     "ledger.upkeep",
     "ledger.fingerprint",
 )

@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from duet_rpc.ledger import Command, Ending, Promise, Ran, Run
+from duet_rpc.ledger import Command, Ending, Ledger, Promise, Ran, Run
+from duet_rpc.ledger.states import Identity
 
 AT_MOST_ONCE, RETRY_SAFE = Promise.AT_MOST_ONCE, Promise.RETRY_SAFE
 TRANSACTIONAL = Promise.TRANSACTIONAL
@@ -38,6 +39,11 @@ class Handler:
             return self(run)
 
         return work
+
+
+def executing(ledger: Ledger) -> list[Identity]:
+    """List the commands that this process is busy with."""
+    return list(ledger._executions._executions)
 
 
 def never(run: Run) -> Ran:

@@ -1,6 +1,5 @@
 """Single flight: duplicates join what runs here, and wait for what runs elsewhere."""
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from tests.ledger.commands import (
     RETRY_SAFE,
     Handler,
     command,
+    executing,
     never,
 )
 from tests.ledger.support import PATIENCE, Failing, MakeLedger, Stop, every_promise, every_store
@@ -52,7 +52,7 @@ def test_fifty_duplicates_are_one_run(make_ledger: MakeLedger, promise: Promise)
         release.set()
         assert {call.result(PATIENCE) for call in calls} == {b'"result":1'}
     assert len(handler.runs) == 1
-    assert ledger.in_flight == 0
+    assert not executing(ledger)
 
 
 @every_promise
@@ -173,9 +173,8 @@ def test_a_waiter_takes_over_from_a_run_that_left_nothing(make_ledger: MakeLedge
 
 
 @every_promise
-@pytest.mark.parametrize("on_loop", [False, True])
 def test_a_run_that_ends_while_the_store_is_asked_is_not_missed(
-    ledger: Ledger, store: Store, promise: Promise, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, store: Store, promise: Promise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -196,11 +195,7 @@ def test_a_run_that_ends_while_the_store_is_asked_is_not_missed(
             return seen
 
         monkeypatch.setattr(store, "look", look_before_it_ends)
-        asked = ("local", "bank.transfer", "k")
-        if on_loop:
-            record = asyncio.run(ledger.outcome_async(*asked, age=0.001))
-        else:
-            record = ledger.outcome(*asked, age=0.001)
+        record = ledger.outcome("local", "bank.transfer", "k", age=0.001)
     assert record is not None and record.state is State.RUNNING, "as it was when it was asked for"
 
 

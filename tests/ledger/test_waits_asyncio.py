@@ -16,6 +16,7 @@ from tests.ledger.commands import (
     TRANSACTIONAL,
     Handler,
     command,
+    executing,
     never,
 )
 from tests.ledger.support import EVERY_PROMISE, Failing, MakeLedger, every_promise
@@ -63,7 +64,7 @@ async def test_a_retry_gets_the_same_bytes(ledger: Ledger, promise: Promise) -> 
     assert ledger.run(command(promise=promise), never) == first
     with pytest.raises(KeyReused):
         await ledger.run_async(command(promise=promise, fingerprint=b"g"), handler.on_loop())
-    record = await ledger.outcome_async("local", "bank.transfer", "k")
+    record = ledger.outcome("local", "bank.transfer", "k")
     assert record is not None and record.state is State.DONE
 
 
@@ -136,7 +137,7 @@ async def test_a_transactional_command_is_rolled_back_with_its_caller(ledger: Le
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert handler.was_cancelled
-    assert await ledger.outcome_async("local", "bank.transfer", "k") is None
+    assert ledger.outcome("local", "bank.transfer", "k") is None
     again = Handler().on_loop()
     assert await ledger.run_async(command(promise=TRANSACTIONAL), again) == b'"result":1'
 
@@ -167,7 +168,7 @@ async def test_a_caller_that_leaves_before_the_start_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await caller
     answer.set()
-    await eventually(lambda: ledger.in_flight == 0)
+    await eventually(lambda: not executing(ledger))
     assert store.look(command().identity) is None
     again = Handler().on_loop()
     assert await ledger.run_async(command(promise=promise), again) == b'"result":1'
@@ -194,7 +195,7 @@ async def test_an_execution_cancelled_before_its_first_step_is_settled(ledger: L
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await asyncio.wait([caller])
-    await eventually(lambda: ledger.in_flight == 0)
+    await eventually(lambda: not executing(ledger))
     assert await ledger.run_async(command(), Handler().on_loop()) == b'"result":1'
 
 

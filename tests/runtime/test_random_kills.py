@@ -15,7 +15,8 @@ import pytest
 from duet_rpc import Client, blocking
 from duet_rpc.errors import CallTimeout, ConnectionLost
 from duet_rpc.transports.child import Child
-from duet_rpc.transports.link import ChildOpener, Link
+from duet_rpc.transports.link import Link
+from duet_rpc.transports.restarts import ChildOpener
 
 CALLS = 10_000
 CALLERS = 50

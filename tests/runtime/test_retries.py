@@ -22,7 +22,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.testing import ManualClock
-from duet_rpc.transports import link as links
+from duet_rpc.transports import restarts
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted, failure
 
 QUICK = Retry(attempts=3, first_delay=0.01, jitter=0.5)
@@ -331,8 +331,8 @@ def test_a_child_that_always_crashes_is_given_up(face: Face, tmp_path: Path) -> 
 
 def test_the_limit_of_restarts_is_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    monkeypatch.setattr(links, "time", types.SimpleNamespace(monotonic=clock))
-    opener = links.ChildOpener(["/bin/cat"], restarts=1)
+    monkeypatch.setattr(restarts, "time", types.SimpleNamespace(monotonic=clock))
+    opener = restarts.ChildOpener(["/bin/cat"], restarts=1)
     opened = [opener.open(), opener.open()]
     try:
         clock.advance(59)

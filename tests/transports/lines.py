@@ -107,6 +107,19 @@ class Raw:
         self.write(request(method, params, id))
         return self.answer()
 
+    def close_writing(self) -> None:
+        """Tell the peer that nothing more comes; reading goes on."""
+        read_fd, write_fd = self.channel.read_fd, self.channel.write_fd
+        if read_fd == write_fd:
+            with socket.socket(fileno=os.dup(write_fd)) as same:
+                same.shutdown(socket.SHUT_WR)
+        else:
+            self.channel._closes()  # a pipe has a second descriptor, with flags of its own
+            self.channel._closes = lambda: None
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, write_fd)  # the channel closes it
+            os.close(null)
+
     def is_quiet(self) -> bool:
         """Tell whether nothing has come, not even the end."""
         return not self._buffer and not self._ready(self.channel.read_fd, select.POLLIN, 0)

@@ -63,7 +63,7 @@ def test_a_peer_that_closes_after_asking_ends_the_connection(
 ) -> None:
     with TRANSPORTS[transport](tmp_path) as line:
         line.write(request("test.nap", [0.2], 1) + request("test.echo", ["x"], 2))
-        line.channel.close_writing()
+        line.close_writing()
         results = [line.answer()["result"] for _ in range(2)]
         assert sorted(map(str, results)) == ["0.2", "x"]
         assert line.answer() is None

@@ -132,21 +132,6 @@ def test_a_server_that_does_not_accept_is_not_waited_for_for_ever(tmp_path: Path
             channel.close()
 
 
-def test_closing_one_direction_leaves_the_other() -> None:
-    with listen_tcp("127.0.0.1", 0) as listening:
-        channel = connect_tcp("127.0.0.1", listening.getsockname()[1], PATIENCE)
-        listening.setblocking(True)
-        peer, _ = listening.accept()
-        with peer:
-            channel.close_writing()
-            channel.close_writing()
-            assert peer.recv(1) == b""
-            peer.sendall(b"still here")
-            assert channel.receive() == b"still here"
-        channel.close()
-        channel.close_writing()
-
-
 # Listening.
 
 

@@ -121,7 +121,8 @@ class Target:
         cls, words: Sequence[str], *, timeout: float | None, framing: str, verbose: bool
     ) -> "tuple[Target, list[str]]":
         """Find the server that is meant, and the words that are left."""
-        from duet_rpc.transports.link import ChildOpener, SocketOpener
+        from duet_rpc.transports.link import SocketOpener
+        from duet_rpc.transports.restarts import ChildOpener
 
         command = click.get_current_context().meta.get(_STARTED)
         if command is None:

@@ -18,14 +18,8 @@ from duet_rpc.engine.names import Rename
 from duet_rpc.errors import error_classes
 from duet_rpc.options import check
 from duet_rpc.service import Service
-from duet_rpc.transports.link import (
-    ChildOpener,
-    Link,
-    Opener,
-    SocketOpener,
-    StderrOption,
-    stderr_reader,
-)
+from duet_rpc.transports.link import Link, Opener, SocketOpener
+from duet_rpc.transports.restarts import ChildOpener, StderrOption, stderr_reader
 from duet_rpc.wire.dialect import find_dialect
 from duet_rpc.wire.framing import Framing
 from duet_rpc.wire.framing import framing as make_framing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from duet_rpc.client.interrupts import Turnstile
 from duet_rpc.client.replies import ThreadReply
-from duet_rpc.engine.clocks import LONG
+from duet_rpc.engine.deadlines import LONG
 
 if TYPE_CHECKING:
     from duet_rpc.client.blocking_host import BlockingHost

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from duet_rpc.context import Context, Origin, Peer, Reply
-from duet_rpc.engine.clocks import HandlerClocks
+from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.exchange import Exchanges
 from duet_rpc.errors import UsageError

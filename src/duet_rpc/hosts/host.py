@@ -11,8 +11,8 @@ from typing import Any
 
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.engine.calls import encode_params
-from duet_rpc.engine.clocks import ConnectionClocks
 from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.deadlines import ConnectionClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave, tell_in_child

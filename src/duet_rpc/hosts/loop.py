@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
-from duet_rpc.engine.clocks import LONG, ConnectionClocks
 from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.deadlines import LONG, ConnectionClocks
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from duet_rpc.engine.clocks import HandlerClocks
+from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol
 
 from duet_rpc.context import Context
-from duet_rpc.engine.clocks import LONG, CallClock
 from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.deadlines import LONG, CallClock
 from duet_rpc.engine.results import decoder
 from duet_rpc.errors import CallTimeout, ConnectionLost, in_class
 

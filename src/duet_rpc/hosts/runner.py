@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.engine.clocks import ConnectionClocks
 from duet_rpc.engine.connection import Connection
+from duet_rpc.engine.deadlines import ConnectionClocks
 from duet_rpc.engine.dispatch import Job
 from duet_rpc.hosts.workers import Lane, NoThread
 

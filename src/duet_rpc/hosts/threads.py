@@ -19,8 +19,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Reply
-from duet_rpc.engine.clocks import LONG, set_deadline
 from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.deadlines import LONG, set_deadline
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import TransportError, UsageError
 from duet_rpc.forks import leave

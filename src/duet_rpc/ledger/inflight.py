@@ -99,6 +99,3 @@ class SingleFlight:
         """Find the execution of a command, if there is one."""
         with self._lock:
             return self._executions.get(identity)
-
-    def __len__(self) -> int:
-        return len(self._executions)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from copy import copy
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from duet_rpc.ledger.faults import explain
 from duet_rpc.ledger.group import Group
 from duet_rpc.ledger.inflight import SingleFlight
 from duet_rpc.ledger.leases import Heartbeat, Settings
+from duet_rpc.ledger.retry_age import remembers
 from duet_rpc.ledger.states import (
     Command,
     Identity,
@@ -31,7 +31,6 @@ from duet_rpc.ledger.states import (
     Record,
     make_first_run,
     make_forgotten,
-    remembers,
 )
 from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
@@ -165,23 +164,28 @@ class Ledger:
         store cannot remember any more is of unknown outcome.
         """
         identity = Identity(principal, method, key)
-        return drive(self._outcome(self._blocking, identity, age))
-
-    async def outcome_async(
-        self, principal: str, method: str, key: str, *, age: float = 0.0
-    ) -> Record | None:
-        """Tell what became of a command, without blocking the event loop; see `outcome`."""
-        identity = Identity(principal, method, key)
-        return await self._outcome(self._waits_on_loop(), identity, age)
+        # First what is in flight: what ends while the store is asked is in the store before.
+        execution = self._executions.get(identity)
+        record = self.store.look(identity, by_retry=age > 0)
+        if record is not None:
+            return record
+        if execution is not None:
+            # A transaction shows nothing to others before it commits.
+            return make_first_run(
+                self._executor.make_claim(execution.command, execution.owner), time.time()
+            )
+        if age > 0:
+            asked = self._executor.make_claim(
+                Command(*identity, b"", Promise.AT_MOST_ONCE, age=age), ""
+            )
+            since, now = self.store.since(self._settings.ttl)
+            if not remembers(asked, now, since):
+                return make_forgotten(asked, now)
+        return None
 
     def sweep(self) -> int:
         """Take one step of a sweep now; the wall clock is taken to be right. Blocks."""
         return self.store.sweep(SWEEP_ROWS, unknown_ttl=self._settings.unknown_ttl)
-
-    @property
-    def in_flight(self) -> int:
-        """How many commands this process is busy with."""
-        return len(self._executions)
 
     def close(self) -> None:
         """End the background threads and give back the store's connections. Idempotent."""
@@ -220,26 +224,6 @@ class Ledger:
                     continue
                 case RpcError() as error:
                     raise copy(error) from error
-
-    async def _outcome(self, waits: Waits, identity: Identity, age: float) -> Record | None:
-        # First what is in flight: what ends while the store is asked is in the store before.
-        execution = self._executions.get(identity)
-        record = await waits.call(partial(self.store.look, identity, by_retry=age > 0))
-        if record is not None:
-            return record
-        if execution is not None:
-            # A transaction shows nothing to others before it commits.
-            return make_first_run(
-                self._executor.make_claim(execution.command, execution.owner), time.time()
-            )
-        if age > 0:
-            asked = self._executor.make_claim(
-                Command(*identity, b"", Promise.AT_MOST_ONCE, age=age), ""
-            )
-            since, now = await waits.call(self.store.since, self._settings.ttl)
-            if not remembers(asked, now, since):
-                return make_forgotten(asked, now)
-        return None
 
     def _waits_on_loop(self) -> "AsyncioWaits":
         if self._on_loop is None:

@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from duet_rpc.kinds import Promise as Promise
+from duet_rpc.ledger.retry_age import must_have_record, remembers
 
 LEASE_SLACK = 1.0
 """Seconds: a lease that ends later than this after a full one was given by a clock set back."""
@@ -319,17 +320,6 @@ def decide_sweep(record: Record, now: float, unknown_ttl: float) -> Record | Non
     if record.state is State.RUNNING and record.promise is not Promise.RETRY_SAFE:
         return cut_off(record, now, unknown_ttl)
     return None
-
-
-def must_have_record(claim: Claim) -> bool:
-    """Tell whether a command was tried before and may not be run twice."""
-    return claim.command.age > 0 and claim.command.promise is not Promise.RETRY_SAFE
-
-
-def remembers(claim: Claim, now: float, since: float) -> bool:
-    """Tell whether a store that began at `since` would hold a record of the first try."""
-    age = claim.command.age
-    return age < min(claim.ttl, claim.unknown_ttl) and now - age >= since
 
 
 def make_forgotten(claim: Claim, now: float) -> Record:

@@ -95,7 +95,7 @@ class Channel:
             self.send, self._closes = sender(write_fd)
         else:
             self.send, self._closes = _transmitter(own), own.detach
-        self._closed = self._closed_writing = False
+        self._closed = False
 
     @classmethod
     def over(cls, connected: "socket.socket") -> "Channel":
@@ -157,34 +157,13 @@ class Channel:
         poll.register(self.read_fd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def close_writing(self) -> None:
-        """Tell the peer that nothing more comes; reading goes on. Idempotent.
-
-        `send` must not be used any more: its descriptor may belong to somebody else by then.
-        """
-        if self._closed or self._closed_writing:
-            return
-        self._closed_writing = True
-        if self.read_fd != self.write_fd:
-            self._closes()
-            os.close(self.write_fd)
-            return
-        import socket
-
-        try:
-            with socket.socket(fileno=os.dup(self.write_fd)) as same:
-                same.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the peer was faster
-
     def close(self) -> None:
         """Close both directions; idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self.read_fd == self.write_fd or not self._closed_writing:
-            self._closes()
-            os.close(self.write_fd)
+        self._closes()
+        os.close(self.write_fd)
         if self.read_fd != self.write_fd:
             os.close(self.read_fd)
 

@@ -343,11 +343,6 @@ def _text(raw: Raw) -> str | None:
         return None
 
 
-def encode_result(id: bytes, result: bytes) -> bytes:
-    """Make the answer to `id` out of an encoded result."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
-
-
 def encode_error(id: bytes, error: RpcError) -> bytes:
     """Make the error answer to `id`; data that cannot be encoded is left out."""
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, error_object(error))

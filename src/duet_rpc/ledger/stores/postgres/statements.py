@@ -7,6 +7,7 @@ leaves the question open, and the store answers it by reading the record and ask
 from collections.abc import Sequence
 from typing import Any
 
+from duet_rpc.ledger.retry_age import must_have_record, remembers
 from duet_rpc.ledger.states import (
     ALWAYS,
     Claim,
@@ -15,8 +16,6 @@ from duet_rpc.ledger.states import (
     Record,
     Release,
     Renew,
-    must_have_record,
-    remembers,
 )
 from duet_rpc.ledger.stores.sql import (
     COLUMNS,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha1
 from typing import Any
 
+from duet_rpc.ledger.retry_age import must_have_record
 from duet_rpc.ledger.states import (
     Claim,
     Finish,
@@ -22,7 +23,6 @@ from duet_rpc.ledger.states import (
     Release,
     Renew,
     State,
-    must_have_record,
 )
 from duet_rpc.ledger.stores.sql import COLUMNS, from_row, to_row
 

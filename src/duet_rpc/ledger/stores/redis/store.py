@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from duet_rpc.errors import StoreUnavailable, UsageError
+from duet_rpc.ledger.retry_age import must_have_record
 from duet_rpc.ledger.states import (
     ALWAYS,
     Answer,
@@ -25,7 +26,6 @@ from duet_rpc.ledger.states import (
     Operation,
     Record,
     decide_claim,
-    must_have_record,
     show_record,
 )
 from duet_rpc.ledger.stores.base import (

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from duet_rpc.ledger.retry_age import must_have_record
 from duet_rpc.ledger.states import (
     Answer,
     Claim,
@@ -20,7 +21,6 @@ from duet_rpc.ledger.states import (
     Kept,
     Operation,
     decide_claim,
-    must_have_record,
 )
 from duet_rpc.ledger.stores.sql import COLUMNS, to_row
 

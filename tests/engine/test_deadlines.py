@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from duet_rpc.context import Context
-from duet_rpc.engine.clocks import STALL, CallClock, ConnectionClocks
+from duet_rpc.engine.deadlines import STALL, CallClock, ConnectionClocks
 from duet_rpc.policy import AGENT, EDITOR, replace
 from duet_rpc.service import Service
 from tests.helpers import Line, Wire, frame, ids, refusal, request
