@@ -20,7 +20,8 @@ from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, PRODUCTION, SPEC, Policy, replace
 from duet_rpc.service import Service
 from tests.conformance.specimen import Note, specimen
-from tests.helpers import Line, Wire, exchange, frame
+from tests.helpers import CARRIERS as ALL_CARRIERS
+from tests.helpers import Carrier, Chosen, Line, Wire, exchange, frame
 
 SPECIMEN = specimen()  # registered once: no case here looks at what another one did
 
@@ -283,6 +284,33 @@ def test_both_ways_agree_on_broken_requests(text: str, at: int, byte: int, cut: 
     else:
         body[at] = byte
     both_ways(ONE, SIMPLE, bytes(body))
+
+
+def carried(carrier: Carrier, policy: Policy, body: bytes) -> list[bytes]:
+    """Give what is answered to a body that is carried so."""
+    Chosen.carrier = carrier
+    try:
+        return Line(policy, SIMPLE).send(body)
+    finally:
+        Chosen.carrier = "stream"
+
+
+@pytest.mark.clause("messages-7")
+@given(
+    policy=both_policies,
+    text=st.one_of(messages(), batches),
+    at=st.integers(0, 400),
+    byte=st.one_of(st.none(), st.integers(0, 255)),
+)
+@settings(max_examples=300)
+def test_a_body_has_the_same_answer_whatever_carries_it(
+    policy: Policy, text: str, at: int, byte: int | None
+) -> None:
+    body = bytearray(text.encode("utf-8", "surrogatepass"))
+    if byte is not None and at < len(body):
+        body[at] = byte
+    first, *others = (carried(carrier, policy, bytes(body)) for carrier in ALL_CARRIERS)
+    assert all(other == first for other in others)
 
 
 @pytest.mark.clause("messages-7")

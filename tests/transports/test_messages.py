@@ -122,6 +122,19 @@ async def test_what_was_sent_before_the_end_is_answered() -> None:
     workers.close()
 
 
+@pytest.mark.parametrize("blank", [b"", b" ", b"\r\n"])
+async def test_a_message_without_json_is_a_parse_error(blank: bytes) -> None:
+    ours, theirs = message_pair()
+    workers = Workers()
+    host, reader = serve(theirs, workers), Reader(ours)
+    ours.send(blank)
+    ours.send(ADD % (2, 2))
+    assert b'"code":-32700' in await reader.read()
+    assert await reader.read() == SUM % (2, 3)
+    host.close()
+    workers.close()
+
+
 async def test_a_message_that_is_too_large_is_refused_and_the_next_is_answered() -> None:
     ours, theirs = message_pair()
     workers = Workers()

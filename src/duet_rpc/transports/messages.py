@@ -40,8 +40,8 @@ class MessageChannel:
 
     def deliver(self, message: bytes) -> None:
         """Take a message that came."""
-        if message and not self._closed:
-            self._unread.append(message)
+        if not self._closed:
+            self._unread.append(message or b" ")  # an empty one is no JSON; b"" is the end
             self._call_reader()
 
     def end(self) -> None:

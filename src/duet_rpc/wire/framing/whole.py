@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 
 from duet_rpc.wire.framing.frames import (
-    BLANKS,
     END,
     MAX_MESSAGE_BYTES,
     Event,
@@ -35,15 +34,14 @@ class WholeFraming:
         self._keeps_ends = keeps_ends
 
     def feed(self, data: bytes) -> list[Event]:
-        body = data.strip(BLANKS)
-        if len(body) <= self._max_message_bytes:
-            return [body] if body else []
+        if len(data) <= self._max_message_bytes:
+            return [data]
         fault = oversize(self._max_message_bytes)
         if not self._keeps_ends:
             return [fault]
         # In two steps, as from a stream: what an answer's head tells, and what its end adds.
-        head = msgspec.structs.replace(fault, dropped=True, head=body[:END])
-        return [fault, head, msgspec.structs.replace(head, tail=body[-END:])]
+        head = msgspec.structs.replace(fault, dropped=True, head=data[:END])
+        return [fault, head, msgspec.structs.replace(head, tail=data[-END:])]
 
     def end(self) -> Fault | None:
         return None
