@@ -1,7 +1,7 @@
 """A JSON-RPC 2.0 runtime: write typed functions once, serve them to editors and agents.
 
 What needs an event loop or a database is imported when it is first asked for, so that a small
-daemon starts as fast as Python does.
+daemon starts as fast as Python does. So are servers and clients: few programs are both.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
-from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from duet_rpc.ledger.stores.sqlite.store import SqliteStore
     from duet_rpc.retry import Retry
     from duet_rpc.server.endpoints import Stdio, Tcp, Unix
+    from duet_rpc.server.server import Server
 
 __all__ = [
     "CallTimeout",
@@ -76,6 +76,7 @@ _FETCHED_WHEN_ASKED_FOR = {
     "PostgresStore": "duet_rpc.ledger.stores.postgres.store",
     "RedisStore": "duet_rpc.ledger.stores.redis.store",
     "Retry": "duet_rpc.retry",
+    "Server": "duet_rpc.server.server",
     "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
     "Stdio": "duet_rpc.server.endpoints",
     "Tcp": "duet_rpc.server.endpoints",

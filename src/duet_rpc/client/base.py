@@ -4,7 +4,7 @@ How one waits is what they differ in, so each says for itself what its calls ret
 """
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from duet_rpc.client.batch import BatchSender
 from duet_rpc.client.core import ClientCore
@@ -19,10 +19,12 @@ from duet_rpc.errors import error_classes
 from duet_rpc.options import check
 from duet_rpc.service import Service
 from duet_rpc.transports.link import Link, Opener, SocketOpener
-from duet_rpc.transports.restarts import ChildOpener, StderrOption, stderr_reader
 from duet_rpc.wire.dialect import find_dialect
 from duet_rpc.wire.framing import Framing
 from duet_rpc.wire.framing import framing as make_framing
+
+if TYPE_CHECKING:
+    from duet_rpc.transports.restarts import StderrOption
 
 P = TypeVar("P")
 
@@ -61,7 +63,7 @@ class BaseClient(Sender):
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         restarts: int = 3,
-        stderr: StderrOption = "keep",
+        stderr: "StderrOption" = "keep",
         **options: Unpack[ClientOptions],
     ) -> Self:
         """Start a server as a child process and call it over its pipes.
@@ -71,6 +73,8 @@ class BaseClient(Sender):
         are kept, for the error that tells of its end; with `stderr="show"` all of it is also copied
         to ours as it comes.
         """
+        from duet_rpc.transports.restarts import ChildOpener, stderr_reader
+
         opener = ChildOpener(
             command, cwd=cwd, env=env, restarts=restarts, on_stderr=stderr_reader(stderr)
         )

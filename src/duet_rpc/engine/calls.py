@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -20,7 +20,6 @@ from msgspec import Raw, Struct
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.outgoing import JOIN, Outgoing
 from duet_rpc.engine.requests import Requests
-from duet_rpc.engine.results import Decode, decode_any
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.dialect import JSONRPC, Dialect
@@ -34,8 +33,6 @@ from duet_rpc.wire.messages import (
     encode_batch,
     encode_notification,
     encode_request,
-    is_balanced,
-    is_deeper_than,
     is_json_text,
     request_around,
     request_form,
@@ -43,14 +40,19 @@ from duet_rpc.wire.messages import (
 )
 from duet_rpc.wire.models import write_model
 from duet_rpc.wire.params import SPACE
-from duet_rpc.wire.unreadable import Glimpse, glimpse
+
+if TYPE_CHECKING:
+    from duet_rpc.engine.results import Decode
+    from duet_rpc.wire.unreadable import Glimpse
+
+_MAX_DIGITS = 18
 
 
 class Waiter(Protocol):
     """Somebody who waits for the answer to a call of ours."""
 
     @property
-    def decode(self) -> Decode | None:
+    def decode(self) -> "Decode | None":
         """What it will decode the raw result with; None if it wants whatever value comes."""
         ...
 
@@ -99,10 +101,6 @@ def _decode_shallow() -> Callable[[Any], Any]:
 
 _encode = msgspec.json.Encoder(enc_hook=write_model).encode
 
-_MAX_DIGITS = 18
-_LOOK, _LOOK_FIRST = 4096, 65536
-"""Bytes of a message that are looked at if it cannot be read: at its end, at its beginning."""
-_SETTING = "to take such answers, set policy=replace(SPEC, %s=...)"
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
 
@@ -384,8 +382,10 @@ class Calls:
 
     def fail_anonymous(self, *, in_array: bool) -> bool:
         """End the call of an answer that says under no id whose it is; False if that is unclear."""
+        from duet_rpc.wire.unreadable import Glimpse
+
         seen = Glimpse(is_array=in_array, is_request=False, is_answer=True, id=None)
-        return self._fail_all(self._meant(seen), "the answer has no usable id")
+        return self._fail_meant(seen, "the answer has no usable id")
 
     def fail_unread(self, body: bytes | bytearray, *, too_many: bool = False) -> bool:
         """End the calls that a message answers which cannot be read; False if it answers none.
@@ -394,61 +394,32 @@ class Calls:
         """
         if not self.open:
             return False
-        # Where brackets do not match, the last one need not be the envelope's own.
-        tail = bytes(body[-_LOOK:]) if is_balanced(body) else b""
-        seen = glimpse(bytes(body[:_LOOK_FIRST]), tail)
-        max_depth = self._max_depth
-        why = "the answer is not JSON in UTF-8"
-        if too_many:
-            why = "the answer is an array of more answers than there are calls"
-        elif is_deeper_than(body, max_depth):
-            why = f"the answer nests deeper than {max_depth}; {_SETTING % 'max_depth'}"
-        return seen is not None and self._fail_all(self._meant(seen), why)
+        from duet_rpc.engine.unread import look_at_unread
+
+        return self._fail_meant(*look_at_unread(body, self._max_depth, too_many=too_many))
 
     def fail_dropped(self, fault: Fault) -> None:
         """End the calls whose answer was dropped unread, as soon as it is clear which they are."""
-        early = glimpse(fault.head)
-        seen = glimpse(fault.head, fault.tail)
-        if early is None or seen is None:
-            return
-        is_clear = early.is_request or (early.is_answer and early.id is not None)
-        if is_clear is bool(fault.tail):
-            return  # what was clear from the beginning has been done then
-        error = fault.error
-        data = error.data if isinstance(error.data, dict) else {}
-        why = f"the answer was dropped: {error.reason}"
-        if "limit" in data:
-            why += f"; we take at most {data['limit']:,} bytes; {_SETTING % 'max_message_bytes'}"
-        self._fail_all(self._meant(seen), why)
+        from duet_rpc.engine.unread import look_at_dropped
+
+        self._fail_meant(*look_at_dropped(fault))
 
     def fail_late(self, begun: bytes, seconds: float) -> None:
         """End the calls under the id of an answer that began so and was not whole in time."""
-        seen = glimpse(begun[:_LOOK_FIRST]) if self.open and begun else None
-        if seen is not None and seen.id is not None:
-            why = f"the answer was not complete within {seconds:g} s"
-            self._fail_all(self._meant(seen), f"{why}; {_SETTING % 'read_timeout'}")
+        if self.open and begun:
+            from duet_rpc.engine.unread import look_at_late
 
-    def _meant(self, seen: Glimpse) -> list[int]:
-        """Say which calls are answered by what is unread or anonymous; rather none than the wrong.
+            self._fail_meant(*look_at_late(begun, seconds))
 
-        An array answers the whole batch that one of its ids belongs to. Where no id is seen, an
-        answer is that to the only batch, or the only call, that is on its way; what does not look
-        like an answer is none.
-        """
-        if seen.is_request:
-            return []
+    def _fail_meant(self, seen: "Glimpse | None", why: str) -> bool:
+        """End the calls that what was seen answers; False if it answers none."""
+        if seen is None:
+            return False
+        from duet_rpc.engine.unread import find_meant
+
         sent = self.open.keys() - self._held_ids.keys()
         batches = [found for ids, _ in self._batches if (found := [i for i in ids if i in sent])]
-        if seen.id is not None:
-            id = int(seen.id) if seen.id.isdigit() and len(seen.id) <= _MAX_DIGITS else 0
-            if id not in sent or not (seen.is_answer or len(sent) == 1):
-                return []
-            return next((ids for ids in batches if seen.is_array and id in ids), [id])
-        if not seen.is_answer:
-            return []
-        if seen.is_array and batches:
-            return batches[0] if len(batches) == 1 else []
-        return list(sent) if len(sent) == 1 else []
+        return self._fail_all(find_meant(seen, sent, batches), why)
 
     def _fail_all(self, ids: list[int], why: str) -> bool:
         for id in ids:
@@ -522,6 +493,8 @@ def _settle_raw(waiter: Waiter, result: bytes | None) -> None:
     if waiter.decode is not None:
         waiter.settle(result, None)
         return
+    from duet_rpc.engine.results import decode_any  # rare: nearly all are decoded with the answer
+
     try:
         value = decode_any(result)
     except InvalidAnswer as error:

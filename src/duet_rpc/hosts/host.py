@@ -7,7 +7,7 @@ A host is a connection with a link, a runner of handlers and clocks. What differ
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.engine.calls import encode_params
@@ -18,10 +18,12 @@ from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave, tell_in_child
 from duet_rpc.hosts.debug import connection_class
 from duet_rpc.hosts.loggers import RequestLoggers
-from duet_rpc.hosts.replies import PeerReply
 from duet_rpc.transports.channel import Carrier
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.wire.framing import Frame, Framing
+
+if TYPE_CHECKING:
+    from duet_rpc.hosts.replies import PeerReply
 
 LAST_WORDS = 0.05
 """Seconds that are spent at the end on what the peer has said before; it may talk for ever."""
@@ -100,7 +102,7 @@ class BaseHost:
         """Do something to the connection, from any thread, now or soon."""
         raise NotImplementedError
 
-    async def wait_async(self, reply: PeerReply) -> None:
+    async def wait_async(self, reply: "PeerReply") -> None:
         """Wait in an `async def` for the answer to a call of a handler."""
         raise UsageError("a def cannot await; use ctx.call(...).result()")
 
@@ -130,9 +132,11 @@ class BaseHost:
     ) -> Reply:
         """Call the peer from a handler."""
         self._refuse_in_child()
+        from duet_rpc.hosts.replies import PeerReply
+
         return PeerReply(self, ctx, method, encode_params(params), timeout, returns)
 
-    def wait(self, reply: PeerReply) -> None:
+    def wait(self, reply: "PeerReply") -> None:
         """Wait in a `def` while another thread reads; the handler gives up its slot meanwhile."""
         from duet_rpc.hosts.workers import waiting  # where a handler reads itself, none is needed
 
@@ -143,11 +147,11 @@ class BaseHost:
         finally:
             self.act(self._resume, reply)
 
-    def _pause(self, reply: PeerReply) -> None:
+    def _pause(self, reply: "PeerReply") -> None:
         self.connection.requests.slots.pause(reply.ctx)
         self.go_on()
 
-    def _resume(self, reply: PeerReply) -> None:
+    def _resume(self, reply: "PeerReply") -> None:
         self.connection.requests.slots.resume(reply.ctx)
         reply.give_up()
 

@@ -25,11 +25,11 @@ from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import TransportError, UsageError
 from duet_rpc.forks import leave
 from duet_rpc.hosts.host import BaseHost
-from duet_rpc.hosts.replies import PeerReply
 from duet_rpc.transports.channel import Channel
 from duet_rpc.wire.framing import Framing
 
 if TYPE_CHECKING:
+    from duet_rpc.hosts.replies import PeerReply
     from duet_rpc.hosts.watch import StandIn
 
 MAX_NESTED = 100
@@ -115,7 +115,7 @@ class ThreadHost(BaseHost):
         self._mail.append(action)
         self.wake()
 
-    def wait(self, reply: PeerReply) -> None:
+    def wait(self, reply: "PeerReply") -> None:
         """Read until the answer is there; requests that the peer makes meanwhile are served."""
         if threading.get_ident() != self._owner:
             reply.wait_here()
@@ -124,7 +124,7 @@ class ThreadHost(BaseHost):
         if not reply.settled:
             self.act(reply.give_up)
 
-    def _read_until(self, reply: PeerReply) -> None:
+    def _read_until(self, reply: "PeerReply") -> None:
         connection = self.connection
         connection.requests.slots.pause(reply.ctx)
         self._nested += 1
