@@ -151,7 +151,7 @@ async def die_after(town: Town) -> None:
         town.stage.sent("bank.transfer", "10.00, key order-3; nobody waits for the answer")
         call = asyncio.ensure_future(client.command("bank.transfer", TRANSFER, key="order-3"))
         for _ in range(3000):
-            if (await client.outcome("bank.transfer", "order-3"))["state"] == "done":
+            if (await client.outcome("bank.transfer", "order-3")).state == "done":
                 break
             await asyncio.sleep(0.01)
         call.cancel()

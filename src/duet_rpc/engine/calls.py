@@ -1,8 +1,8 @@
 """What we asked of the peer: open calls by id, each with somebody who waits for its answer.
 
 A call is registered before its bytes are sent, so that no answer can come too early. An answer
-settles its call once; late, repeated and unknown ones are dropped and counted. Ids are never used
-twice.
+settles its call once; late, repeated and unknown ones are dropped and counted, those to calls that
+we have cancelled apart. Ids are never used twice.
 
 Calls of ours wait here while the peer does not read, and never count among the answers it has not
 read: those stop our reading, and then the answers that our calls wait for could not come.
@@ -114,6 +114,8 @@ _encode = msgspec.json.Encoder().encode
 JOIN = 16
 """Messages that may share a write. More make both ends take turns instead of overlapping."""
 _MAX_DIGITS = 18
+MAX_CANCELLED = 1000
+"""Cancelled calls whose late answers are known as such; those of older ones are unmatched."""
 _LOOK, _LOOK_FIRST = 4096, 65536
 """Bytes of a message that are looked at if it cannot be read: at its end, at its beginning."""
 _SETTING = "to take such answers, set policy=replace(SPEC, %s=...)"
@@ -159,6 +161,10 @@ class Calls:
         self.open: dict[int, Waiter] = {}
         """By id, oldest first."""
         self.last_id = 0
+        self.late_answers = 0
+        """Answers to calls that we had cancelled, or whose time was over; no fault of the peer."""
+        self._cancelled: OrderedDict[int, None] = OrderedDict()
+        """Calls that the peer was told to cancel, oldest first; their answers may still come."""
         self._wire = wire
         self._line = line
         self._dialect = dialect
@@ -250,6 +256,9 @@ class Calls:
             if not held.wanted:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
+            self._cancelled[id] = None
+            if len(self._cancelled) > MAX_CANCELLED:
+                self._cancelled.popitem(last=False)
             self._send_cancel(id)
             self._wire.flush()
         if self._held:
@@ -362,7 +371,12 @@ class Calls:
             self.release_held()
 
     def _drop(self, response: Response) -> None:
-        """Count an answer that settles nothing, and tell it; it may refuse a notification."""
+        """Count an answer that settles nothing, and log it; it may refuse a notification."""
+        if response.id.isdigit() and len(response.id) <= _MAX_DIGITS:
+            if int(response.id) in self._cancelled:
+                del self._cancelled[int(response.id)]
+                self.late_answers += 1
+                return
         self._wire.unmatched_answers += 1
         text, reason, error = UNMATCHED, None, None
         if response.id == NULL and response.error is not None and len(response.error) < LARGE:
@@ -371,10 +385,9 @@ class Calls:
                 text, reason = REFUSED, error.reason
         self._wire.note("warn", text, None, response.id, reason=reason, error=error)
 
-    def drop_late(self, id: int) -> None:
-        """Count an answer whose call was given up while it came."""
-        self._wire.unmatched_answers += 1
-        self._wire.note("warn", UNMATCHED, None, b"%d" % id)
+    def drop_late(self) -> None:
+        """Count an answer that came just before its cancellation could be sent."""
+        self.late_answers += 1
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
         """End a call whose answer cannot be understood; False if nobody waits for it."""

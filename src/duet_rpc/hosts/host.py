@@ -124,7 +124,7 @@ class BaseHost:
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Call the peer from a handler."""
         self._refuse_in_child()
         return PeerReply(self, ctx, method, encode_params(params), timeout, returns)

@@ -86,7 +86,7 @@ class ThreadHost(BaseHost):
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Call the peer from inside a handler."""
         if self._nested >= MAX_NESTED:
             # No refusal of the handler's own request: that has begun, and may have had an effect.

@@ -7,9 +7,10 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from duet_rpc.client.client import Client
+from duet_rpc.client.options import CommonOptions
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.log import Log
@@ -46,7 +47,7 @@ async def connect(
     client_policy: Policy = SPEC,
     hooks: "Sequence[Hooks]" = (),
     client_hooks: "Sequence[Hooks]" = (),
-    **client_options: Any,
+    **client_options: Unpack[CommonOptions],
 ) -> AsyncIterator[Client]:
     """Serve a service in the running loop and give a `Client` that is connected to it.
 
@@ -84,7 +85,7 @@ def connect_blocking(
     client_policy: Policy = SPEC,
     hooks: "Sequence[Hooks]" = (),
     client_hooks: "Sequence[Hooks]" = (),
-    **client_options: Any,
+    **client_options: Unpack[CommonOptions],
 ) -> "Iterator[blocking.Client]":
     """Do the same for a `blocking.Client`; the server runs in the loop of a thread of its own."""
     from duet_rpc.blocking import Client as BlockingClient
