@@ -45,8 +45,8 @@ class ClientCore:
         self._errors = () if errors is None else (errors,)
         self._timeout = options.timeout
         self._retry = options.retry
-        self.doubts = Doubts()
-        self.usual = self.expect(Any)
+        self.doubts: Doubts = Doubts()
+        self.usual: Expected = self.expect(Any)
         """What a call waits for that asks for nothing in particular."""
 
     def expect(

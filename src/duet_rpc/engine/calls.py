@@ -160,8 +160,8 @@ class Calls:
         """Send a call only when no other waits for its answer."""
         self.open: dict[int, Waiter] = {}
         """By id, oldest first."""
-        self.last_id = 0
-        self.late_answers = 0
+        self.last_id: int = 0
+        self.late_answers: int = 0
         """Answers to calls that we had cancelled, or whose time was over; no fault of the peer."""
         self._cancelled: OrderedDict[int, None] = OrderedDict()
         """Calls that the peer was told to cancel, oldest first; their answers may still come."""

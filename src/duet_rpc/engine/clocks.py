@@ -29,7 +29,7 @@ class CallClock:
     __slots__ = ("_ends", "timeout")
 
     def __init__(self, timeout: float | None, now: float) -> None:
-        self.timeout = timeout
+        self.timeout: float | None = timeout
         self._ends = inf if timeout is None else now + timeout
 
     def left(self, now: float) -> float:
@@ -52,9 +52,9 @@ class ConnectionClocks:
     )
 
     def __init__(self, connection: Connection) -> None:
-        self.due = inf
+        self.due: float = inf
         """When to `check`; nothing is due before, and perhaps nothing then."""
-        self.frame = -1
+        self.frame: int = -1
         """The frame that was looked at last, as `Framing.started` counts them."""
         self._connection = connection
         self._frame_ends = self._stall_ends = self._first_deadline = inf

@@ -32,6 +32,7 @@ from duet_rpc.errors import (
     ShuttingDown,
 )
 from duet_rpc.tracebacks import OwnFault
+from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.framing import Fault, Frame, Framing, whole
 from duet_rpc.wire.messages import (
     NULL,
@@ -106,7 +107,9 @@ class Stats:
     __slots__ = ("faults", "refused", "requests")
 
     def __init__(self) -> None:
-        self.requests = self.faults = self.refused = 0
+        self.requests: int = 0
+        self.faults: int = 0
+        self.refused: int = 0
 
 
 def _is_answer(item: Single) -> bool:
@@ -186,30 +189,30 @@ class Connection:
         options: ConnectionOptions,
     ) -> None:
         policy = dispatcher.policy
-        self.dispatcher = dispatcher
-        self.dialect = dispatcher.dialect
+        self.dispatcher: Dispatcher = dispatcher
+        self.dialect: Dialect = dispatcher.dialect
         """How cancellation and progress are spelled here, in both directions."""
-        self.framing = framing
-        self.origin = options.origin
+        self.framing: Framing = framing
+        self.origin: Origin = options.origin
         """Who the peer is, and what it came through."""
-        self.id = options.origin.connection_id
-        self.stats = Stats()
-        self.unmatched_answers = 0
+        self.id: str = options.origin.connection_id
+        self.stats: Stats = Stats()
+        self.unmatched_answers: int = 0
         """Answers that no open call was waiting for: late, repeated, or never asked for."""
-        self.max_depth = policy.max_depth
-        self.congested = False
+        self.max_depth: int = policy.max_depth
+        self.congested: bool = False
         """Backpressure: the peer does not read; nothing is started meanwhile. See `congest`."""
-        self.broken = False
+        self.broken: bool = False
         """The boundary between frames is lost on a socket: answer, then close."""
-        self.refusing = False
+        self.refusing: bool = False
         """The queue is full and nothing moves: what comes is answered `overloaded`."""
-        self.closing = False
+        self.closing: bool = False
         """On the way out: what has not been started is answered `shutting-down`."""
-        self.finished = 0
+        self.finished: int = 0
         """How many handlers have ended; the host sees by it whether anything moves."""
         self.baton: list[bytes | bytearray | None] = []
         """Lies here while a handler runs inline: what is being answered, if in a straight line."""
-        self.lent = False
+        self.lent: bool = False
         """A handler runs inline on another thread than the one that reads. See `lend`."""
         self._host = host
         self._peer = host.peer
@@ -229,9 +232,9 @@ class Connection:
         self._by_id: dict[bytes, Queued] = {}
         self._out: list[Frame] = []
         self._own: list[Frame] = []
-        self.send_own = self._own.append
+        self.send_own: Callable[[Frame], None] = self._own.append
         """Have something sent that answers nobody, with the next flush; `_out` was there before."""
-        self.calls = Calls(self, host, options.one_at_a_time, self.dialect)
+        self.calls: Calls = Calls(self, host, options.one_at_a_time, self.dialect)
         """What we asked of the peer."""
         self._open_calls = self.calls.open
         self._in_line: bytes | bytearray | None = None

@@ -80,12 +80,12 @@ class Parameters:
         self.call = call
         self.call_message = call_message
         """The same for a message with such `params` and nothing else, as a method of its class."""
-        self.holds_meta = rest is UNSET and all(p.name != META for p in listed)
+        self.holds_meta: bool = rest is UNSET and all(p.name != META for p in listed)
         """Whether `typed` params may have brought a `_meta` beside them."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
         self._nestings = nestings
-        self.nesting = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
+        self.nesting: float | int = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
         self._ignore_unknown = ignore_unknown
@@ -94,7 +94,7 @@ class Parameters:
         self._rest_name = rest_name
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
-        self.struct = self._define(method, array_like=False)
+        self.struct: type[msgspec.Struct] = self._define(method, array_like=False)
         self.typed: Any = self.struct if rest is UNSET else list[rest]
         """What the params of a plain request are decoded into: an array where the handler takes
         `*args`, else an object."""

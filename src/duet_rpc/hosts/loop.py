@@ -19,7 +19,7 @@ from typing import Any
 
 from duet_rpc.engine.clocks import LONG
 from duet_rpc.engine.connection import ConnectionOptions
-from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave
 from duet_rpc.hosts.host import BaseHost, do_nothing
@@ -41,7 +41,7 @@ class LoopHost(BaseHost):
     One that `lingers` goes on answering after the peer has said its last word, as servers do.
     """
 
-    behind = False
+    behind: bool = False
 
     def __init__(
         self,
@@ -57,13 +57,14 @@ class LoopHost(BaseHost):
         on_end: Callable[["LoopHost"], None] = lambda host: None,
     ) -> None:
         super().__init__(channel, dispatcher, framing, options)
-        self.lock = threading.RLock() if lock is None else lock
+        self.lock: threading.RLock = threading.RLock() if lock is None else lock
         """Shared by connections that are read by one watch."""
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self.loop.time
         self.on_traffic: Callable[[], None] = do_nothing
         self._runner = LoopRunner(self, workers.lane())
-        self.start, self.cancel = self._runner.start, self._runner.cancel
+        self.start: Callable[[Job], None] = self._runner.start
+        self.cancel: Callable[[Job], None] = self._runner.cancel
         self._lingers = lingers
         self._loss = loss
         self._on_end = on_end
@@ -80,7 +81,7 @@ class LoopHost(BaseHost):
         Whatever runs on the loop of a server may be part of a handler: a task of its own, a task or
         a callback that it has made. The loop of a client is its program's, unless a handler runs.
         """
-        self.closed = True
+        self.closed: bool = True
         self.on_traffic = do_nothing
         self.lock = threading.RLock()
         super().forked()

@@ -157,7 +157,7 @@ class MemoryServer:
         self._wire = wire
         self._loop = loop = asyncio.get_running_loop()
         jumps = isinstance(loop, JumpingLoop)
-        self.workers = _CountedWorkers(loop) if jumps else Workers()
+        self.workers: _CountedWorkers | Workers = _CountedWorkers(loop) if jumps else Workers()
         self.hosts: list[LoopHost] = []
         self.refuses = False
         """Set it to have new connections fail."""

@@ -44,7 +44,7 @@ class SqliteStore(SqlStore):
     connection made for transactional handlers, to set pragmas or a row factory.
     """
 
-    keeps = ("sqlite", "over restarts")
+    keeps: tuple[str, str] = ("sqlite", "over restarts")
     sql = SQL
 
     capabilities = Capabilities(
