@@ -66,8 +66,8 @@ def check_pages(pages: Sequence[Path]) -> bool:
         settings = {
             "typeCheckingMode": "strict",
             "pythonVersion": PYTHON,
-            # A page shows what it explains, a result that is not looked at or a function that no one
-            # calls; and each of its blocks imports what it needs.
+            # A page shows what it explains: a result that is not looked at, a function that is not
+            # called. Each of its blocks imports what it needs.
             "reportUnusedVariable": False,
             "reportUnusedFunction": False,
             "reportDuplicateImport": False,

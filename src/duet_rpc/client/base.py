@@ -3,18 +3,20 @@
 How one waits is what they differ in, so each says for itself what its calls return.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from duet_rpc.client.batch import BatchSender
 from duet_rpc.client.core import ClientCore
+from duet_rpc.client.listeners import Listeners
 from duet_rpc.client.options import CheckedOptions, ClientOptions
 from duet_rpc.client.proxies import make_proxy
 from duet_rpc.client.sender import Sender
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import make_dispatcher
-from duet_rpc.errors import error_classes
+from duet_rpc.errors import UsageError, error_classes
 from duet_rpc.options import check
 from duet_rpc.service import Service
 from duet_rpc.transports.link import (
@@ -30,6 +32,7 @@ from duet_rpc.wire.framing import Framing
 from duet_rpc.wire.framing import framing as make_framing
 
 P = TypeVar("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BaseClient(Sender):
@@ -53,6 +56,9 @@ class BaseClient(Sender):
         self._batches = BatchSender(self, self._core.doubts, checked.timeout)
         self._usual = self._core.usual
         self._timeout = checked.timeout
+        self._listeners = Listeners(
+            self._dispatcher.log, checked.policy.max_queued_bytes, self._start_listeners
+        )
 
     @classmethod
     def connect(cls, target: str, **options: Unpack[ClientOptions]) -> Self:
@@ -81,6 +87,32 @@ class BaseClient(Sender):
         )
         return cls(opener, **options)
 
+    def on(self, method: str) -> Callable[[F], F]:
+        """Have a function called with each notification of a method that the server sends.
+
+        Its params are decoded as those of a handler are; others than it names are ignored. It may
+        be `def` or `async def`. Notifications are run one at a time, in the order of arrival. Give
+        the functions before connecting, or what comes until then is lost.
+        """
+        check("method", method, isinstance(method, str) and method != "", "the name of a method")
+        if self._options.service is not None and method in self._options.service:
+            raise UsageError(f"{method} is served by service=; it cannot be listened to as well")
+
+        def register(function: F) -> F:
+            scope = dict(sys._getframe(1).f_locals)  # for hints that are written as strings
+            self._listeners.add(method, function, scope)
+            self._read_always()
+            return function
+
+        return register
+
+    def _start_listeners(self) -> None:
+        """Run the notifications that wait until there are none; called by whoever reads."""
+        raise NotImplementedError
+
+    def _read_always(self) -> None:
+        """See that what the server sends is read, also while no call waits."""
+
     @overload
     def proxy(self, interface: Service, name: str = "", *, errors: Any = None) -> Any: ...
     @overload
@@ -101,6 +133,7 @@ class BaseClient(Sender):
             closes_on_lost_boundary=link.is_network,
             answers_faults=False,
             one_at_a_time=not self._options.allow_concurrent_requests,
+            listen=self._listeners.take,
         )
 
     def _make_framing(self) -> Framing:

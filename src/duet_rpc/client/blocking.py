@@ -86,11 +86,28 @@ class Client(BlockingCalls):
             patience=self._timeout,
         )
         shared.host = host
-        if self._options.service is not None:
+        if self._options.service is not None or self._listeners:
             shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
+
+    def _read_always(self) -> None:
+        shared = self._shared
+        with shared.lock:
+            if shared.host is not None and not shared.serves_always:
+                shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
+
+    def _start_listeners(self) -> None:
+        threading.Thread(target=self._run_listeners, name="duet-rpc listener", daemon=True).start()
+
+    def _run_listeners(self) -> None:
+        while (running := self._listeners.run_next()) is not False:
+            if running is not None:
+                import asyncio  # here: a script without an `async def` has no use for it
+
+                asyncio.run(running)
 
     def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
+        self._listeners.clear()
         self._shared.close()
 
     @property

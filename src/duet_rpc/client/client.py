@@ -48,6 +48,7 @@ class Client(AsyncCalls):
         self._workers = Workers()
         self._host: LoopHost | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._endings: set[Future[object]] = set()
         self._lost: Exception | None = None
         self._closed = False
@@ -145,6 +146,7 @@ class Client(AsyncCalls):
         if self._is_copy:
             return
         self._closed = True
+        self._listeners.clear()
         if self._opening is not None:
             await asyncio.wait([self._opening])
         host, self._host = self._host, None
@@ -156,8 +158,21 @@ class Client(AsyncCalls):
             finally:
                 host.close(ConnectionLost("the client was closed"))
         self._workers.close()
+        if self._listening is not None and self._listening is not asyncio.current_task():
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
         if self._endings:
             await asyncio.wait(self._endings)
+
+    def _start_listeners(self) -> None:
+        self._listening = self._loop.create_task(self._run_listeners())
+
+    async def _run_listeners(self) -> None:
+        while (running := self._listeners.run_next()) is not False:
+            if running is None:
+                await asyncio.sleep(0)  # others have their turn in between
+            else:
+                await running
 
     @property
     def stats(self) -> ClientStats:

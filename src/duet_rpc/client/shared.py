@@ -309,6 +309,11 @@ class SharedConnection:
 
     # Waiting.
 
+    @property
+    def serves_always(self) -> bool:
+        """A thread reads although no call waits."""
+        return self._always is not None and not self._always.done
+
     def serve_always(self, always: ThreadReply) -> None:
         """Serve the server's requests although no call waits: as if one always did."""
         self._always = always

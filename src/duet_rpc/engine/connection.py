@@ -99,6 +99,8 @@ class ConnectionOptions(Struct, frozen=True, kw_only=True):
     """Methods that are served also on the way out, and in a full queue: they ask for the end."""
     on_last_words: Callable[[str], None] = lambda method: None
     """Told when one of them has to wait behind others."""
+    listen: Callable[[str, bytes | None], bool] = lambda method, params: False
+    """Takes a notification by its method and params; False leaves it to the service."""
 
 
 class Stats:
@@ -153,6 +155,7 @@ class Connection:
         "_last_was_broken",
         "_last_words",
         "_limit",
+        "_listen",
         "_on_last_words",
         "_open_calls",
         "_out",
@@ -223,6 +226,7 @@ class Connection:
         self._answers_faults = options.answers_faults
         self._last_words = options.last_words
         self._on_last_words = options.on_last_words
+        self._listen = options.listen
         self._arrived: deque[bytes | bytearray | Fault] = deque()
         self._queue = RequestQueue(policy.max_queued, policy.max_queued_bytes, options.budget)
         self._waiting = self._queue.waiting
@@ -623,6 +627,9 @@ class Connection:
                 self._take_cancel(message, place)
                 return
             if message.method == self.dialect.progress and self.calls.take_progress(message.params):
+                self._no_answer(place)
+                return
+            if type(message) is Notification and self._listen(message.method, message.params):
                 self._no_answer(place)
                 return
             waiting = Waiting(message, size, place)
