@@ -126,9 +126,12 @@ class AsyncCalls(BaseClient):
         """Send a notification; waits while the server does not read, up to the usual timeout."""
         await self.send(method, encode_params(params), self._timeout)
 
-    def batch(self) -> "AsyncBatch":
-        """Gather calls and send them together: `async with client.batch() as batch: ...`."""
-        return AsyncBatch(self._core, self._batches)
+    def batch(self, *, one_by_one: bool = False) -> "AsyncBatch":
+        """Gather calls and send them together: `async with client.batch() as batch: ...`.
+
+        With `one_by_one` each is a message of its own, for servers that drop arrays unread.
+        """
+        return AsyncBatch(self._core, self._batches, one_by_one)
 
 
 class AsyncBatch(BaseBatch):
@@ -139,4 +142,4 @@ class AsyncBatch(BaseBatch):
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
-            await self._sender.send(self._items)
+            await self._sender.send(self._items, one_by_one=self._one_by_one)

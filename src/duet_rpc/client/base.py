@@ -21,6 +21,7 @@ from duet_rpc.options import check
 from duet_rpc.service import Service
 from duet_rpc.transports.link import (
     ChildOpener,
+    FirstOpener,
     Link,
     Opener,
     SocketOpener,
@@ -61,9 +62,15 @@ class BaseClient(Sender):
         )
 
     @classmethod
-    def connect(cls, target: str, **options: Unpack[ClientOptions]) -> Self:
-        """Call the server at `unix:PATH` or `tcp://HOST:PORT`. Options are those of `Client`."""
-        return cls(SocketOpener(target), **options)
+    def connect(cls, *targets: str, **options: Unpack[ClientOptions]) -> Self:
+        """Call the server at `unix:PATH` or `tcp://HOST:PORT`. Options are those of `Client`.
+
+        Of several, the first that can be reached is called, also after a loss with `reconnect`.
+        """
+        if not targets:
+            raise UsageError("give the address of a server: unix:PATH or tcp://HOST:PORT")
+        openers = [SocketOpener(target) for target in targets]
+        return cls(openers[0] if len(openers) == 1 else FirstOpener(openers), **options)
 
     @classmethod
     def spawn(

@@ -139,9 +139,12 @@ class BlockingCalls(BaseClient):
         """Send a notification; waits while the server does not read, up to the usual timeout."""
         self.send(method, encode_params(params), self._timeout).result()
 
-    def batch(self) -> "BlockingBatch":
-        """Gather calls and send them together: `with client.batch() as batch: ...`."""
-        return BlockingBatch(self._core, self._batches)
+    def batch(self, *, one_by_one: bool = False) -> "BlockingBatch":
+        """Gather calls and send them together: `with client.batch() as batch: ...`.
+
+        With `one_by_one` each is a message of its own, for servers that drop arrays unread.
+        """
+        return BlockingBatch(self._core, self._batches, one_by_one)
 
 
 class Call(Generic[T]):
@@ -181,4 +184,4 @@ class BlockingBatch(BaseBatch):
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
-            run(self._sender.send(self._items))
+            run(self._sender.send(self._items, one_by_one=self._one_by_one))

@@ -69,6 +69,27 @@ class SocketOpener:
         )
 
 
+class FirstOpener:
+    """Connects to the first of several servers that can be reached, in the order given."""
+
+    def __init__(self, openers: Sequence[Opener]) -> None:
+        self._openers = openers
+
+    def open(self, timeout: float | None = None) -> Link:
+        """Connect; from the first on, also after a loss."""
+        until = None if timeout is None else time.monotonic() + timeout
+        failures: list[ConnectFailed] = []
+        for opener in self._openers:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0 and failures:
+                break
+            try:
+                return opener.open(left)
+            except ConnectFailed as error:
+                failures.append(error)
+        raise ConnectFailed("; ".join(str(failure) for failure in failures)) from failures[-1]
+
+
 def _check_environment(env: Any) -> None:
     """Refuse what is no environment; told without its values, for there are secrets among them."""
     accepted = "a dict of texts by name, or None for ours"
