@@ -1,8 +1,9 @@
 """What a type checker knows of both clients: options by name, and results by `returns`.
 
-mypy reads this file: `assert_type` fails there, and so does a `type: ignore` that is not needed.
-What it refuses is refused when it runs as well.
+mypy and pyright read this file (`make types`): `assert_type` fails there, and so does a
+`type: ignore` that is not needed. What they refuse is refused when it runs as well.
 """
+# pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from typing import Any, assert_type, get_type_hints
 
