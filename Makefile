@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-quick bench-compare bench-profiles instructions node clean
+.PHONY: help demo test check types format bench bench-quick bench-compare bench-profiles instructions node clean
 .PHONY: endurance node-if-npm
 
 help: ## show this list
@@ -37,7 +37,12 @@ check: $(VENV)/installed-dev node-if-npm ## format check, lint, types and all te
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy $(CODE)
+	$(BIN)/python -m tests.check_types
 	$(PYTEST) $(ARGS)
+
+types: $(VENV)/installed-dev ## mypy and pyright over the public API, the examples and the documentation
+	$(BIN)/mypy $(CODE)
+	$(BIN)/python -m tests.check_types
 
 endurance: $(VENV)/installed-test ## mixed load for ten minutes: SECONDS=600; does anything stay behind?
 	@DUET_RPC_ENDURANCE_SECONDS=$(or $(SECONDS),600) $(BIN)/python -m pytest -s tests/endurance $(ARGS)

@@ -39,6 +39,7 @@ def main(
     serve: Callable[[], object] | None = None,
     listen: Callable[[str], object] | None = None,
     connect: Callable[[list[str]], AbstractAsyncContextManager[Call]] | None = None,
+    connect_starting: Callable[[list[str]], AbstractAsyncContextManager[Call]] | None = None,
     connect_blocking: Callable[[list[str]], AbstractContextManager[Submit]] | None = None,
     dispatch: Callable[[], Answer] | None = None,
     run: Callable[[Any], Any] | None = None,
@@ -47,8 +48,10 @@ def main(
 ) -> None:
     """Take the role that the command line names.
 
-    `run` replaces `asyncio.run` for async clients; `threads` says that a blocking client has
-    several calls open by as many threads; `raw` that answers are compared as the JSON they came in.
+    `connect_starting` gives the verb of a client for calls that are gathered, where it has one of
+    its own. `run` replaces `asyncio.run` for async clients; `threads` says that a blocking client
+    has several calls open by as many threads; `raw` that answers are compared as the JSON they
+    came in.
     """
     match sys.argv[1:]:
         case ["serve"] if serve:
@@ -64,6 +67,8 @@ def main(
             elif connect:
                 import asyncio
 
+                if plan["work"] == "rounds" and connect_starting:
+                    connect = connect_starting
                 _report((run or asyncio.run)(_call(connect(program), plan)))
         case ["dispatch", kind, count] if dispatch:
             _report(_dispatch(dispatch(), kind, int(count)))

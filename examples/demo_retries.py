@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duet_rpc import Client, ConnectionLost, Retry, Service
 from duet_rpc.errors import CallTimeout, KeyReused, OutcomeUnknown
@@ -70,10 +70,10 @@ class Town:
             self._bank.kill()
             self._bank.wait()
 
-    def client(self, **options: Any) -> Client:
+    def client(self) -> Client:
         """Make a client that waits for the bank to listen."""
         retry = Retry(attempts=100, first_delay=0.05, max_delay=0.2, total=60)
-        return Client.connect(f"unix:{self.socket}", **{"retry": retry, "timeout": 30, **options})
+        return Client.connect(f"unix:{self.socket}", retry=retry, timeout=30)
 
     def promised(self, what: str, promise: object, counted: object) -> None:
         """Note a promise and what was counted; the demo fails if they differ."""
@@ -151,7 +151,7 @@ async def die_after(town: Town) -> None:
         town.stage.sent("bank.transfer", "10.00, key order-3; nobody waits for the answer")
         call = asyncio.ensure_future(client.command("bank.transfer", TRANSFER, key="order-3"))
         for _ in range(3000):
-            if (await client.outcome("bank.transfer", "order-3"))["state"] == "done":
+            if (await client.outcome("bank.transfer", "order-3")).state == "done":
                 break
             await asyncio.sleep(0.01)
         call.cancel()

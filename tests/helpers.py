@@ -109,7 +109,7 @@ class HandHost:
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         raise NotImplementedError("a handler here cannot wait for its peer")
 
     def progress(self, *args: Any, **kwargs: Any) -> None:

@@ -133,7 +133,7 @@ def listen(path: str) -> None:
     server.run_unix(path, logs=Logs(level="warn"), max_connections=2_000)
 
 
-def connect(program: list[str]) -> AbstractAsyncContextManager[driver.Call]:
+def connect(program: list[str], starts: bool = False) -> AbstractAsyncContextManager[driver.Call]:
     """Every call has its own timeout, the client's usual one."""
     from contextlib import asynccontextmanager
 
@@ -152,6 +152,8 @@ def connect(program: list[str]) -> AbstractAsyncContextManager[driver.Call]:
 
             if any(word.startswith("store=") for word in program):
                 yield command
+            elif starts:
+                yield connected.start
             else:
                 yield untouched if variant == "raw" else connected.call
 
@@ -284,6 +286,7 @@ if __name__ == "__main__":
         serve=serve,
         listen=listen,
         connect=None if is_blocking else connect,
+        connect_starting=lambda program: connect(program, starts=True),
         connect_blocking=connect_blocking if is_blocking else None,
         threads=is_blocking,
         raw=variant == "raw",

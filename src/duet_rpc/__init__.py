@@ -26,7 +26,9 @@ from duet_rpc.version import __version__
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
     from duet_rpc.client.client import Client
+    from duet_rpc.client.outcomes import Outcome
     from duet_rpc.client.proxies import command, query
+    from duet_rpc.client.started import StartedCall
     from duet_rpc.ledger.stores.memory import MemoryStore
     from duet_rpc.ledger.stores.postgres.store import PostgresStore as PostgresStore
     from duet_rpc.ledger.stores.redis.store import RedisStore as RedisStore
@@ -47,12 +49,14 @@ __all__ = [
     "MemoryStore",
     "Name",
     "Origin",
+    "Outcome",
     "OutcomeUnknown",
     "Retry",
     "RpcError",
     "Server",
     "Service",
     "SqliteStore",
+    "StartedCall",
     "Stdio",
     "Tcp",
     "Transaction",
@@ -73,11 +77,13 @@ _EXTRAS = {"PostgresStore": "postgres", "RedisStore": "redis"}
 _FETCHED_WHEN_ASKED_FOR = {
     "Client": "duet_rpc.client.client",
     "MemoryStore": "duet_rpc.ledger.stores.memory",
+    "Outcome": "duet_rpc.client.outcomes",
     "PostgresStore": "duet_rpc.ledger.stores.postgres.store",
     "RedisStore": "duet_rpc.ledger.stores.redis.store",
     "Retry": "duet_rpc.retry",
     "Server": "duet_rpc.server.server",
     "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
+    "StartedCall": "duet_rpc.client.started",
     "Stdio": "duet_rpc.server.endpoints",
     "Tcp": "duet_rpc.server.endpoints",
     "Unix": "duet_rpc.server.endpoints",

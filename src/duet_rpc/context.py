@@ -6,7 +6,17 @@ in an `async def` and asked for its `result()` in a `def`.
 """
 
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from msgspec import Struct
 
@@ -18,6 +28,8 @@ if TYPE_CHECKING:
     from logging import LoggerAdapter
 
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Transport: TypeAlias = Literal["stdio", "unix", "tcp", "memory"]
 
 
@@ -38,14 +50,14 @@ class Origin(Struct, frozen=True, kw_only=True):
     """Whether the caller can be sent requests and notifications: `ctx.call`, `ctx.notify`."""
 
 
-class Reply(Protocol):
+class Reply(Protocol[T_co]):
     """The answer of the peer to a call of ours, still to come."""
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, T_co]:
         """Wait for the answer in an `async def`."""
         ...
 
-    def result(self) -> Any:
+    def result(self) -> T_co:
         """Wait for the answer in a `def`."""
         ...
 
@@ -64,7 +76,7 @@ class Peer(Protocol):
 
     def call(
         self, ctx: "Context", method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Send a request; while it waits for the reply, the handler gives up its slot."""
         ...
 
@@ -147,9 +159,22 @@ class Context(Struct, eq=False):
                 self._peer.notify(dialect.progress, params)
         return _SENT
 
+    @overload
+    def call(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        timeout: float | None = None,
+        returns: type[T],
+    ) -> Reply[T]: ...
+    @overload
     def call(
         self, method: str, params: Any = None, *, timeout: float | None = None, returns: Any = Any
-    ) -> Reply:
+    ) -> Reply[Any]: ...
+    def call(
+        self, method: str, params: Any = None, *, timeout: float | None = None, returns: Any = Any
+    ) -> Reply[Any]:
         """Call a method of the caller: `await ctx.call(...)`, or `ctx.call(...).result()` in a
         `def`.
 
@@ -172,7 +197,6 @@ class Transaction(Protocol):
         ...
 
 
-T = TypeVar("T")
 INJECTED: Final = "what a lifespan or a dependency of the service provides"
 Injected: TypeAlias = Annotated[T, INJECTED]
 """`settings: Injected[Settings]` is given what the service provides, although JSON could carry it.

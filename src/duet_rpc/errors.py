@@ -243,13 +243,15 @@ def _reserved(name: str, code: int) -> str:
 class ParseError(RpcError):
     """What arrived is not exactly one JSON value."""
 
-    code, message = -32700, "Parse error"
+    code: int = -32700
+    message: str = "Parse error"
 
 
 class InvalidRequest(RpcError):
     """The envelope, the framing or a rule of the policy was broken; `data.reason` says which."""
 
-    code, message = -32600, "Invalid Request"
+    code: int = -32600
+    message: str = "Invalid Request"
 
     @classmethod
     def because(cls, reason: str, message: str | None = None, **details: Any) -> "InvalidRequest":
@@ -280,82 +282,98 @@ INVALID_REQUEST_REASONS = frozenset(
 class MethodNotFound(RpcError):
     """No method of that name is served here."""
 
-    code, message = -32601, "Method not found"
+    code: int = -32601
+    message: str = "Method not found"
 
 
 class InvalidParams(RpcError):
     """The params do not fit the method; `data` says which, what was expected and what came."""
 
-    code, message = -32602, "Invalid params"
+    code: int = -32602
+    message: str = "Invalid params"
 
 
 class InternalError(RpcError):
     """A handler failed unforeseen; `data.reference` also stands in the server's log."""
 
-    code, message = -32603, "Internal error"
+    code: int = -32603
+    message: str = "Internal error"
 
 
 class KeyReused(RpcError):
     """The idempotency key was used before, with other params."""
 
-    code, message = -32012, "Idempotency key reused"
-    word = "idempotency-key-reused"
+    code: int = -32012
+    message: str = "Idempotency key reused"
+    word: ClassVar[str | None] = "idempotency-key-reused"
 
 
 class InProgress(RpcError):
     """The same command is still running elsewhere; ask again after `data.retry_after_ms`."""
 
-    code, message, retryable = -32013, "Command in progress", True
-    word = "in-progress"
+    code: int = -32013
+    message: str = "Command in progress"
+    retryable: ClassVar[bool] = True
+    word: ClassVar[str | None] = "in-progress"
 
 
 class OutcomeUnknown(RpcError):
     """A run of this command was cut off, and nobody can know whether its effect happened."""
 
-    code, message = -32014, "Outcome unknown"
-    word = "outcome-unknown"
+    code: int = -32014
+    message: str = "Outcome unknown"
+    word: ClassVar[str | None] = "outcome-unknown"
 
 
 class StoreUnavailable(RpcError):
     """The command store cannot be reached. The handler has not run."""
 
-    code, message, retryable = -32015, "Store unavailable", True
-    word = "store-unavailable"
+    code: int = -32015
+    message: str = "Store unavailable"
+    retryable: ClassVar[bool] = True
+    word: ClassVar[str | None] = "store-unavailable"
 
 
 class ResultUnserializable(RpcError):
     """The handler ran, but its result cannot be sent."""
 
-    code, message = -32016, "Result cannot be serialized"
-    word = "result-unserializable"
+    code: int = -32016
+    message: str = "Result cannot be serialized"
+    word: ClassVar[str | None] = "result-unserializable"
 
 
 class Overloaded(RpcError):
     """The queue or its budget is full; nothing was started. See `data.retry_after_ms`."""
 
-    code, message, retryable = -32017, "Overloaded", True
-    word = "overloaded"
+    code: int = -32017
+    message: str = "Overloaded"
+    retryable: ClassVar[bool] = True
+    word: ClassVar[str | None] = "overloaded"
 
 
 class ShuttingDown(RpcError):
     """The server is ending and did not start this request."""
 
-    code, message, retryable = -32018, "Shutting down", True
-    word = "shutting-down"
+    code: int = -32018
+    message: str = "Shutting down"
+    retryable: ClassVar[bool] = True
+    word: ClassVar[str | None] = "shutting-down"
 
 
 class DeadlineExceeded(RpcError):
     """The server-side deadline passed. A command may be sent again with the same key."""
 
-    code, message = -32019, "Deadline exceeded"
-    word = "deadline-exceeded"
+    code: int = -32019
+    message: str = "Deadline exceeded"
+    word: ClassVar[str | None] = "deadline-exceeded"
 
 
 class Cancelled(RpcError):
     """The request was cancelled by its caller. The code is LSP's."""
 
-    code, message = -32800, "Request cancelled"
-    word = "cancelled"
+    code: int = -32800
+    message: str = "Request cancelled"
+    word: ClassVar[str | None] = "cancelled"
 
 
 class TransportError(DuetError):

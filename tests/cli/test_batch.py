@@ -51,6 +51,39 @@ def test_answers_come_in_the_order_of_the_file(
     assert seventh == {"id": 7, "method": "echo", "result": None}
 
 
+def test_one_by_one_each_call_waits_for_the_one_before_it(place: Path) -> None:
+    (place / "session.py").write_text(SESSION)
+    calls: list[dict[str, Any]] = [
+        {"method": "initialize", "params": {}},
+        {"method": "initialized", "notify": True},
+        {"method": "shutdown"},
+    ]
+    command = ["-", "--", "python", "session.py"]
+    ran = run("batch", "--one-by-one", *command, cwd=place, stdin=lines(calls))
+    assert ran.code == 0, ran
+    assert ran.jsons == [
+        {"method": "initialize", "result": ["initialize"]},
+        {"method": "initialized"},
+        {"method": "shutdown", "result": ["initialize", "initialized", "shutdown"]},
+    ]
+
+
+SESSION = """
+import json, sys
+seen = []
+while header := sys.stdin.buffer.readline():
+    sys.stdin.buffer.readline()
+    message = json.loads(sys.stdin.buffer.read(int(header.split(b":")[1])))
+    if not isinstance(message, dict):
+        continue  # as many servers do with an array
+    seen.append(message["method"])
+    if "id" in message:
+        answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": seen})
+        sys.stdout.write(f"Content-Length: {len(answer)}\\r\\n\\r\\n{answer}")
+        sys.stdout.flush()
+"""
+
+
 def test_a_command_whose_empty_params_are_laid_out(on_tcp: OnSocket) -> None:
     calls = '{"method": "key_of", "params": { }, "key": "k"}\n{"method": "add", "params": [4]}\n'
     ran = run("batch", on_tcp.address, "-", stdin=calls)

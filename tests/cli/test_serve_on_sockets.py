@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from duet_rpc.blocking import Client
+from duet_rpc.errors import ConnectionLost, Overloaded
 from tests.cli.servers import OURS
 from tests.cli.shell import COMMAND, PATIENCE, run, shell_environment
 
@@ -56,10 +58,22 @@ def test_a_service_is_called_over_a_socket_and_ends_by_a_signal(
     assert not (place / "sums.sock").exists()
 
 
+def test_connections_beyond_the_most_are_refused(place: Path) -> None:
+    options = ("--unix", str(place / "sums.sock"), "--max-connections", "1")
+    address = f"unix:{place}/sums.sock"
+    with serving(place, *options), Client.connect(address) as first:
+        assert first.call("add", [20, 22]) == 42
+        with Client.connect(address) as second, pytest.raises((Overloaded, ConnectionLost)):
+            second.call("add", [20, 22])
+        assert first.call("add", [20, 22]) == 42
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         (("--unix", "a.sock", "--tcp", "127.0.0.1:0"), "choose one of"),
+        (("--max-connections", "5"), "--max-connections is for sockets"),
+        (("--unix", "a.sock", "--max-connections", "0"), "--max-connections"),
         (("--unix", "a.sock", "--reload"), "--reload is for stdin and stdout"),
         (("--unix", "a.sock", "--policy", "production"), "give one with --store"),
         (("--tcp", "8765"), "HOST:PORT"),

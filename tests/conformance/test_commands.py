@@ -21,6 +21,7 @@ from duet_rpc import (
     CallTimeout,
     Client,
     Context,
+    Outcome,
     OutcomeUnknown,
     RpcError,
     Server,
@@ -411,17 +412,20 @@ async def test_what_became_of_a_command_can_be_asked_for(store: Store, bank: Ban
         return "waited"
 
     async with testing.connect(bank.service, policy=DEVELOPMENT, store=store) as client:
-        assert await client.outcome("bank.wait", "k") == {"state": "none"}
+        assert await client.outcome("bank.wait", "k") == Outcome("none")
         running = asyncio.ensure_future(client.command("bank.wait", key="k"))
         await asyncio.wait_for(begun.wait(), 60)
-        assert await client.outcome("bank.wait", "k") == {"state": "running"}
+        assert await client.outcome("bank.wait", "k") == Outcome("running")
         gate.set()
         assert await running == "waited"
-        assert await client.outcome("bank.wait", "k") == {"state": "done", "result": "waited"}
+        waited = await client.outcome("bank.wait", "k", returns=str)
+        assert waited.state == "done" and waited.result() == "waited"
         with pytest.raises(Declined):
             await client.command("bank.once", {"value": "decline"}, key="k")
         told = await client.outcome("bank.once", "k")
-        assert told["state"] == "done" and told["error"]["code"] == 402
+        assert told.state == "done" and isinstance(told.error(), Declined)
+        with pytest.raises(Declined):
+            told.result()
 
 
 @pytest.mark.clause("commands-6")
@@ -443,7 +447,7 @@ async def test_two_principals_have_a_key_each(url: str, bank: Bank, tmp_path: Pa
         for _ in range(3):
             async with Client.connect(f"unix:{tmp_path}/s") as client:
                 answers.append(await client.command("bank.once", {"value": "count"}, key="k"))
-                assert (await client.outcome("bank.once", "k"))["result"] == answers[-1]
+                assert (await client.outcome("bank.once", "k")).result() == answers[-1]
         assert answers == [1, 2, 1]
         assert [context.principal for context in bank.contexts] == ["ada", "ben"]
     finally:

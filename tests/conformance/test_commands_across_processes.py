@@ -145,7 +145,7 @@ async def test_a_run_at_most_once_that_slept_past_its_lease_heals_what_was_unkno
         assert other.end is not None and other.end.code == UNKNOWN
         client = await script.second.connected()
         assert client is not None
-        assert await client.outcome("bank.once", "k") == {"state": "unknown"}
+        assert (await client.outcome("bank.once", "k")).state == "unknown"
     late = await asleep
     healed = await script.second.command(order, retry=PATIENT, is_final=True)
     assert late.end is not None and late.end.how == RESULT

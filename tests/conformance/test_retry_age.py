@@ -101,7 +101,7 @@ class Blocking:
         return item.result()
 
     def outcome(self, method: str) -> Any:
-        return self._client.outcome(method, "k")["state"]
+        return self._client.outcome(method, "k").state
 
     def call(self, method: str, params: Any) -> Any:
         return self._client.call(method, params)
@@ -130,7 +130,7 @@ class OnLoop:
         return self._runner.run(send())
 
     def outcome(self, method: str) -> Any:
-        return self._run(self._client.outcome(method, "k"))["state"]
+        return self._run(self._client.outcome(method, "k")).state
 
     def call(self, method: str, params: Any) -> Any:
         return self._run(self._client.call(method, params))
@@ -374,7 +374,7 @@ async def test_what_was_sent_before_the_server_began_or_too_long_ago_is_unknown(
             with pytest.raises(OutcomeUnknown):
                 await client.command("app.once", key=f"{age_ms}")
             outcome = await client.outcome("app.once", f"{age_ms}")
-            assert outcome == {"state": "unknown"}
+            assert outcome.state == "unknown"
         known = {"method": "app.once", "idempotency_key": "never seen"}
         assert await client.call("rpc.outcome", known) == {"state": "none"}
         assert await client.call("rpc.outcome", {**known, "age_ms": 0}) == {"state": "none"}

@@ -81,6 +81,10 @@ class Face(Protocol):
         """Make a client of a child process."""
         ...
 
+    def enter(self, client: Any) -> Driver:
+        """Open a client that was made before."""
+        ...
+
 
 class AsyncDriver:
     def __init__(self, loop: asyncio.AbstractEventLoop, client: Client) -> None:
@@ -151,12 +155,12 @@ class AsyncFace:
         return driver
 
     def open(self, opener: Opener, **options: Any) -> AsyncDriver:
-        return self._enter(Client(opener, **options))
+        return self.enter(Client(opener, **options))
 
     def spawn(self, *command: str, **options: Any) -> AsyncDriver:
-        return self._enter(Client.spawn(*command, **options))
+        return self.enter(Client.spawn(*command, **options))
 
-    def _enter(self, client: Client) -> AsyncDriver:
+    def enter(self, client: Client) -> AsyncDriver:
         driver = AsyncDriver(self._loop, client)
         self._stack.callback(driver.close)
         driver.do(lambda client: client.open())
@@ -212,10 +216,12 @@ class BlockingFace:
         return BlockingDriver(self._stack.enter_context(connected))
 
     def open(self, opener: Opener, **options: Any) -> BlockingDriver:
-        return BlockingDriver(self._stack.enter_context(blocking.Client(opener, **options)))
+        return self.enter(blocking.Client(opener, **options))
 
     def spawn(self, *command: str, **options: Any) -> BlockingDriver:
-        client = blocking.Client.spawn(*command, **options)
+        return self.enter(blocking.Client.spawn(*command, **options))
+
+    def enter(self, client: blocking.Client) -> BlockingDriver:
         return BlockingDriver(self._stack.enter_context(client))
 
 

@@ -217,7 +217,7 @@ class World:
                 case "batch":
                     outcome: Any = await self.batch(client, number, timeout)
                 case "cancel":
-                    call = client.call("echo", {"number": number}, timeout=timeout)
+                    call = client.start("echo", {"number": number}, timeout=timeout)
                     loop.call_later(chance.choice([0, 0.05, 0.5]), call.cancel)
                     outcome = await call
                 case "large":

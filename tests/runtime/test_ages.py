@@ -344,7 +344,7 @@ def test_a_key_may_stand_in_the_params(face: Face, params: Any, key: str | None)
     assert driver.do(lambda client: client.command("pay", params, key=key)) == "mine"
     (item,) = driver.batch(lambda batch: [batch.command("pay", params, key=key)])
     assert (item.result(), item.key) == ("mine", "mine")
-    assert driver.do(lambda client: client.outcome("pay", "mine"))["state"] == "done"
+    assert driver.do(lambda client: client.outcome("pay", "mine")).state == "done"
 
 
 def keyed(params: Any) -> bool:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import MemoryStore, Service
+from duet_rpc import Client, MemoryStore, Service, blocking
 from duet_rpc.errors import (
     CallTimeout,
     ConnectionLost,
+    InternalError,
     InvalidAnswer,
     InvalidParams,
-    InvalidRequest,
     MethodNotFound,
     UsageError,
 )
@@ -126,14 +126,14 @@ def test_a_batch_is_sent_singly_to_a_server_that_takes_none(face: Face) -> None:
 def test_a_refusal_for_another_reason_is_the_error_of_each_item(face: Face) -> None:
     def script(peer: Peer) -> None:
         assert len(peer.read()) == 2
-        peer.say(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not today"}}')
+        peer.say(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"not today"}}')
         peer.answer(peer.request(), b'"fine"')
         peer.read_all()
 
     driver = face.open(Scripted(script))
     items = driver.batch(lambda batch: [batch.call("a"), batch.call("b")])
     for item in items:
-        assert isinstance(item.error(), InvalidRequest) and "not today" in str(item.error())
+        assert isinstance(item.error(), InternalError) and "not today" in str(item.error())
     assert driver.call("c", timeout=PATIENCE) == "fine"
     assert driver.stats.pending == 0
 
@@ -296,3 +296,59 @@ def test_production_wants_a_key_in_every_item(face: Face, tmp_path: Any) -> None
     )
     assert isinstance(items[0].error(), InvalidParams)
     assert items[1].result() == 2
+
+
+@pytest.mark.clause("client-20")
+@pytest.mark.parametrize("code", [-32600, -32700])
+def test_a_server_that_cannot_read_an_array_is_sent_one_by_one(face: Face, code: int) -> None:
+    def script(peer: Peer) -> None:
+        assert isinstance(peer.read(), list)
+        error = b'{"code":%d,"message":"Invalid request"}' % code
+        peer.say(b'{"jsonrpc":"2.0","id":null,"error":%b}' % error)
+        for _ in range(4):
+            peer.answer(peer.request(), b'"one"')
+
+    server = Scripted(script)
+    driver = face.open(server)
+    for _ in range(2):
+        items = driver.batch(lambda batch: [batch.call("a"), batch.query("b")])
+        assert [item.result() for item in items] == ["one", "one"]
+    server.join()
+
+
+@pytest.mark.clause("client-20")
+def test_after_an_array_without_any_answer_batches_are_sent_one_by_one(face: Face) -> None:
+    def script(peer: Peer) -> None:
+        assert isinstance(peer.read(), list)
+        while "id" not in (request := peer.request()):
+            assert request["method"] == "$/cancelRequest"
+        peer.answer(request, b'"one"')
+        peer.answer(peer.request(), b'"two"')
+
+    server = Scripted(script)
+    driver = face.open(server)
+    dropped = driver.batch(lambda batch: [batch.call("a", timeout=0.05)])
+    assert isinstance(dropped[0].error(), CallTimeout)
+    items = driver.batch(lambda batch: [batch.call("b"), batch.call("c")])
+    assert [item.result() for item in items] == ["one", "two"]
+    server.join()
+
+
+@pytest.mark.clause("client-20")
+async def test_a_batch_can_be_sent_one_by_one() -> None:
+    def script(peer: Peer) -> None:
+        for _ in range(2):
+            peer.answer(peer.request(), b'"one"')
+
+    server = Scripted(script)
+    async with Client(server) as client:
+        async with client.batch(one_by_one=True) as batch:
+            items = [batch.call("a"), batch.call("b")]
+        assert [item.result() for item in items] == ["one", "one"]
+    server.join()
+    server = Scripted(script)
+    with blocking.Client(server) as blocked:
+        with blocked.batch(one_by_one=True) as batch_here:
+            items = [batch_here.call("a"), batch_here.call("b")]
+        assert [item.result() for item in items] == ["one", "one"]
+    server.join()

@@ -94,7 +94,7 @@ async def test_a_call_of_the_turn_in_which_older_ones_expire_has_its_own_time() 
         loop, young = asyncio.get_running_loop(), []
 
         def call() -> None:
-            young.append(asyncio.ensure_future(times_out(client.call("sleep", {"seconds": 1000}))))
+            young.append(asyncio.ensure_future(times_out(client.start("sleep", {"seconds": 1000}))))
 
         # The clock is finer than what the loop tells apart: these and the timer share a turn.
         for step in range(-9, 10):
@@ -112,7 +112,7 @@ async def test_calls_that_are_answered_leave_no_timers_behind() -> None:
         for _ in range(3000):
             await client.call("sleep", {"seconds": 1})
         assert len(client._timeouts.marks) <= 3
-        patient = client.call("sleep", {"seconds": 4000}, timeout=None)
+        patient = client.start("sleep", {"seconds": 4000}, timeout=None)
         for _ in range(3000):
             await client.call("sleep", {"seconds": 0.5})
         assert len(client._timeouts.marks) <= 3
@@ -127,8 +127,8 @@ async def test_one_deadline_for_waiting_to_be_sent_and_for_the_answer() -> None:
     async with connect(SERVICE, wire=wire, timeout=5.0) as client:
         wire.to_server.stop()
         large = {"text": "x" * 2_000_000}
-        calls = [client.call("size", large), client.call("size", {"text": "x"})]
-        later = client.call("size", {"text": "x"}, timeout=2.0)
+        calls = [client.start("size", large), client.start("size", {"text": "x"})]
+        later = client.start("size", {"text": "x"}, timeout=2.0)
         assert 2.0 <= await times_out(later) <= 2.0 + LATE
         await asyncio.sleep(2.0)
         wire.to_server.resume()
@@ -141,7 +141,7 @@ async def test_what_was_never_sent_is_not_cancelled() -> None:
     wire = Wire()
     async with connect(SERVICE, wire=wire, timeout=1.0) as client:
         wire.to_server.stop()
-        held = [client.call("size", {"text": "x" * 1_000_000}) for _ in range(5)]
+        held = [client.start("size", {"text": "x" * 1_000_000}) for _ in range(5)]
         errors = await asyncio.gather(*held, return_exceptions=True)
         assert {type(error) for error in errors} == {CallTimeout}
         seen: list[bytes] = []
@@ -162,7 +162,9 @@ async def test_what_was_never_sent_is_not_cancelled() -> None:
 async def test_progress_extends_a_timeout_up_to_its_total() -> None:
     async with connect(SERVICE) as client:
         news: list[int] = []
-        call = client.call("work", {"steps": 10, "pace": 4.0}, timeout=5.0, on_progress=news.append)
+        call = client.start(
+            "work", {"steps": 10, "pace": 4.0}, timeout=5.0, on_progress=news.append
+        )
         assert await call == "done" and now() == 44.0
         assert news == list(range(10))
         begun = now()
@@ -191,7 +193,7 @@ async def test_cancelling_tells_the_server_and_nobody_else() -> None:
             raise
 
     async with connect(service) as client:
-        calls = {name: client.call("wait", {"name": name}) for name in "abc"}
+        calls = {name: client.start("wait", {"name": name}) for name in "abc"}
         await asyncio.sleep(1)
         calls["b"].cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -254,7 +256,7 @@ async def test_a_timeout_outside_cancels_the_call() -> None:
 async def test_loss_ends_calls_at_the_moment_it_happens() -> None:
     wire = Wire()
     async with connect(SERVICE, wire=wire) as client:
-        calls = [client.call("sleep", {"seconds": 100}, timeout=None) for _ in range(100)]
+        calls = [client.start("sleep", {"seconds": 100}, timeout=None) for _ in range(100)]
         await asyncio.sleep(3)
         wire.to_client.cut()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -268,7 +270,7 @@ async def test_loss_ends_calls_at_the_moment_it_happens() -> None:
 @timed
 async def test_ten_thousand_calls_expire_together() -> None:
     async with connect(SERVICE, timeout=2.0) as client:
-        calls = [client.call("sleep", {"seconds": 100}) for _ in range(10_000)]
+        calls = [client.start("sleep", {"seconds": 100}) for _ in range(10_000)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} <= {CallTimeout, Overloaded}
         assert now() <= 2.0 + LATE and client.stats.pending == 0
@@ -322,7 +324,7 @@ async def test_those_who_wait_for_a_connection_wait_for_the_same_one() -> None:
         wire.to_client.cut()
         with pytest.raises(ConnectionLost):
             await client.call("sleep", {"seconds": 1})
-        calls = [client.call("sleep", {"seconds": 1}) for _ in range(10)]
+        calls = [client.start("sleep", {"seconds": 1}) for _ in range(10)]
         assert await asyncio.gather(*calls) == [1.0] * 10
         assert client.stats.connects == 2
 
@@ -338,7 +340,8 @@ async def test_a_notification_without_a_connection_makes_one() -> None:
         assert client.stats.connects == 2
 
 
-def test_an_answer_to_a_call_that_was_cancelled_in_the_same_turn_is_late() -> None:
+@pytest.mark.parametrize("awaited", [True, False])
+def test_an_answer_to_a_call_that_was_cancelled_in_the_same_turn_is_late(awaited: bool) -> None:
     ours, theirs = socket.socketpair()
     channel = Channel.over(ours)
 
@@ -348,7 +351,12 @@ def test_an_answer_to_a_call_that_was_cancelled_in_the_same_turn_is_late() -> No
 
     async def main() -> None:
         async with Client(Opened()) as client:
-            call = client.call("x", [])
+            call: asyncio.Future[Any]
+            if awaited:
+                call = asyncio.ensure_future(client.call("x", []))
+                await asyncio.sleep(0)
+            else:
+                call = client.start("x", [])
             assert b'"id":1' in theirs.recv(1000)
             body = b'{"jsonrpc":"2.0","id":1,"result":1}'
             theirs.send(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -356,9 +364,10 @@ def test_an_answer_to_a_call_that_was_cancelled_in_the_same_turn_is_late() -> No
             call.cancel()
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert (client.stats.cancelled, client.stats.unmatched_answers) == (1, 1)
-            assert client.stats.pending == 0
-        assert theirs.recv(1000) == b""  # nothing was left to cancel
+            assert (client.stats.cancelled, client.stats.late_answers) == (1, 1)
+            assert (client.stats.unmatched_answers, client.stats.pending) == (0, 0)
+        # A call that was started is cancelled at once; a task learns of it when its turn comes.
+        assert (theirs.recv(1000) == b"") is awaited
 
     with theirs:
         asyncio.run(main())

@@ -238,7 +238,7 @@ def test_a_client_that_was_never_closed_is_collected_with_its_open_calls() -> No
     async def use() -> "weakref.ref[Client]":
         client = Client(Opener())
         await client.open()
-        client.call("hangs")
+        client.start("hangs")
         await asyncio.sleep(0)
         return weakref.ref(client)
 

@@ -230,7 +230,7 @@ async def test_handlers_have_ended_before_lifespans_do() -> None:
             said.append(f"uses the {pool.name} one")
 
     async with testing.connect(service) as client:
-        call = client.call("sleep")
+        call = client.start("sleep")
         await asleep.wait()
     assert said == ["uses the real one", "closed"]
     assert call.done()

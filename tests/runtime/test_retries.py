@@ -146,8 +146,11 @@ def test_a_command_happens_once_whatever_is_lost(face: Face) -> None:
     again = driver.do(lambda client: client.command("pay", {"amount": 5}, key="k"))
     assert first == again == 1 and paid == [5]
     found = driver.do(lambda client: client.outcome("pay", "k"))
-    assert found == {"state": "done", "result": 1}
-    assert driver.do(lambda client: client.outcome("pay", "unknown")) == {"state": "none"}
+    assert found.state == "done" and found.result() == 1 and found.error() is None
+    unheard = driver.do(lambda client: client.outcome("pay", "unknown"))
+    assert unheard.state == "none"
+    with pytest.raises(UsageError, match="its state is 'none'"):
+        unheard.result()
 
 
 @pytest.mark.parametrize("params", [[1], (1, 2)])

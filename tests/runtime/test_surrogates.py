@@ -116,7 +116,7 @@ def test_commands_and_their_replay(face: Face) -> None:
         outcome = driver.do(lambda client: client.command("put", {"text": HALF}, key="one"))
         assert outcome == HALF
     found = driver.do(lambda client: client.outcome("put", "one"))
-    assert found == {"state": "done", "result": HALF}
+    assert found.state == "done" and found.result() == HALF
     for ask in (
         lambda client: client.command("put", {"text": "a"}, key=HALF),
         lambda client: client.outcome("put", HALF),

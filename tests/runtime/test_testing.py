@@ -211,7 +211,7 @@ def on_a_wire(story: Any, **options: Any) -> None:
 @pytest.mark.parametrize("framing", ["lsp", "ndjson"])
 def test_a_wire_passes_everything_on(framing: str) -> None:
     async def story(client: Client, wire: Wire) -> None:
-        calls = [client.call("add", [n, 1]) for n in range(100)]
+        calls = [client.start("add", [n, 1]) for n in range(100)]
         assert await asyncio.gather(*calls) == [n + 1 for n in range(100)]
         assert wire.to_server.messages == wire.to_client.messages == 100
 
@@ -236,7 +236,7 @@ def test_a_wire_delays_and_reorders() -> None:
         def note(number: int, call: Any) -> None:
             order.append(number)
 
-        calls = [client.call("add", [n, 0]) for n in range(3)]
+        calls = [client.start("add", [n, 0]) for n in range(3)]
         for number, call in enumerate(calls):
             call.add_done_callback(functools.partial(note, number))
         await asyncio.gather(*calls)
@@ -259,7 +259,7 @@ def test_a_wire_repeats() -> None:
 def test_a_wire_stops_and_goes_on() -> None:
     async def story(client: Client, wire: Wire) -> None:
         wire.to_server.stop()
-        call = client.call("add", [1, 2])
+        call = client.start("add", [1, 2])
         await asyncio.sleep(5)
         assert not call.done()
         wire.to_server.resume()

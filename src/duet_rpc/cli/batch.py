@@ -39,8 +39,14 @@ class FileCall(Struct, forbid_unknown_fields=True):
 
 @click.command("batch", cls=ReachingCommand, epilog=EXIT_CODES)
 @click.argument("words", nargs=-1, metavar="FILE")
+@click.option(
+    "--one-by-one",
+    is_flag=True,
+    help="Send each call when the one before it is answered, in no array: for servers that take"
+    " none, and for files that hold a session. The server is not asked which are commands.",
+)
 @reaching_options
-def command(target: Target, words: list[str], output: Output) -> None:
+def command(target: Target, words: list[str], output: Output, one_by_one: bool) -> None:
     """Call everything in a file and print the answers.
 
     FILE (- for stdin) is a JSON array, or has one JSON object a line:
@@ -55,6 +61,7 @@ def command(target: Target, words: list[str], output: Output) -> None:
     \b
     duet-rpc batch unix:bank.sock calls.jsonl
     duet-rpc batch - -- python sums.py < calls.json
+    duet-rpc batch --one-by-one session.jsonl -- gopls
     """
     from duet_rpc.cli.params import Sources
 
@@ -63,7 +70,7 @@ def command(target: Target, words: list[str], output: Output) -> None:
     calls = read_calls(words[0], Sources())
     for number, call in enumerate(calls, 1):
         _settle_key(call, number)
-    batch = _Batch(calls, output)
+    batch = _Batch(calls, output, one_by_one)
     try:
         target.talk(batch.run)
     except DuetError as error:
@@ -103,8 +110,9 @@ def _decode(text: bytes, kind: Any, where: str) -> Any:
 class _Batch:
     """The calls, and what came of them so far."""
 
-    def __init__(self, calls: list[FileCall], output: Output) -> None:
+    def __init__(self, calls: list[FileCall], output: Output, one_by_one: bool) -> None:
         self._calls = calls
+        self._one_by_one = one_by_one
         self._output = output
         self._width = max(count_cells(safe(call.method)) for call in calls) if calls else 0
         self._failed = 0
@@ -117,13 +125,14 @@ class _Batch:
 
     def run(self, client: "Client") -> None:
         """Send them all and print the answers as they come."""
-        commands = self._ask_commands(client)
-        for at in range(0, len(self._calls), SIZE):
-            part = self._calls[at : at + SIZE]
+        commands = set() if self._one_by_one else self._ask_commands(client)
+        size = 1 if self._one_by_one else SIZE
+        for at in range(0, len(self._calls), size):
+            part = self._calls[at : at + size]
             for call in part:
                 if call.method in commands and call.key is UNSET and not call.notify:
                     call.key = _new_key()
-            with client.batch() as batch:
+            with client.batch(one_by_one=self._one_by_one) as batch:
                 items = [_add(batch, call) for call in part]
                 self._attempts += map(_make_attempt, part)
                 self.sent += len(part)

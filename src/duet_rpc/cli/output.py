@@ -62,12 +62,12 @@ class Output:
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A terminal that has no letter for something still shows the rest.
             sys.stdout.reconfigure(errors="backslashreplace")
-        self.pretty = on_terminal if format_ is None else format_ == "pretty"
+        self.pretty: bool = on_terminal if format_ is None else format_ == "pretty"
         self.no_color = no_color
-        self.json_wanted = format_ == "json"
+        self.json_wanted: bool = format_ == "json"
         """JSON was asked for by name: failures are told in it as well."""
-        self.colour = self.pretty and on_terminal and not no_color and _terminal_has_colour()
-        self.width = 100
+        self.colour: bool = self.pretty and on_terminal and not no_color and _terminal_has_colour()
+        self.width: int = 100
         if on_terminal:
             import shutil  # loads a good deal
 

@@ -41,6 +41,14 @@ from duet_rpc.cli.serve_options import ServeOptions, serving_options
     help="Take any address for --tcp. Everybody who can reach it may call everything.",
 )
 @click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    metavar="COUNT",
+    envvar="DUET_RPC_MAX_CONNECTIONS",
+    show_envvar=True,
+    help="Serve so many connections of a socket at once; others are refused.  [100]",
+)
+@click.option(
     "--reload",
     is_flag=True,
     envvar="DUET_RPC_RELOAD",
@@ -56,6 +64,7 @@ def command(
     unix: str | None,
     tcp: str | None,
     allow_remote: bool,
+    max_connections: int | None,
     reload: bool,
 ) -> None:
     """Serve your own functions, on stdin and stdout or on a socket.
@@ -73,11 +82,14 @@ def command(
     """
     from duet_rpc.cli.load import find_file, load_service, read_host_and_port
     from duet_rpc.errors import UsageError
+    from duet_rpc.server.endpoints import MAX_CONNECTIONS
     from duet_rpc.server.server import Server
     from duet_rpc.transports.stdio import take_stdio
 
     if unix is not None and tcp is not None:
         raise click.UsageError("choose one of --unix and --tcp")
+    if max_connections is not None and unix is None and tcp is None:
+        raise click.UsageError("--max-connections is for sockets; give --unix or --tcp")
     if reload and (unix is not None or tcp is not None):
         raise click.UsageError("--reload is for stdin and stdout; leave out --unix and --tcp")
     rules = options.make_policy()
@@ -94,13 +106,21 @@ def command(
         told = str(error).replace("store= of Server", "--store")
         raise click.UsageError(told) from None
     logs = options.make_logs()
+    most = MAX_CONNECTIONS if max_connections is None else max_connections
     try:
         if unix is not None:
-            server.run_unix(unix, logs=logs, framing=framing)
+            server.run_unix(unix, logs=logs, framing=framing, max_connections=most)
             return
         if tcp is not None:
             host, port = read_host_and_port(tcp)
-            server.run_tcp(host, port, allow_remote=allow_remote, logs=logs, framing=framing)
+            server.run_tcp(
+                host,
+                port,
+                allow_remote=allow_remote,
+                logs=logs,
+                framing=framing,
+                max_connections=most,
+            )
             return
     except UsageError as error:
         told = str(error).replace("say allow_remote=True", "give --allow-remote")

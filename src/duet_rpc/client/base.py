@@ -3,11 +3,13 @@
 How one waits is what they differ in, so each says for itself what its calls return.
 """
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from duet_rpc.client.batch import BatchSender
 from duet_rpc.client.core import ClientCore
+from duet_rpc.client.listeners import Listeners
 from duet_rpc.client.options import CheckedOptions, ClientOptions
 from duet_rpc.client.proxies import make_proxy
 from duet_rpc.client.sender import Sender
@@ -15,10 +17,10 @@ from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import make_dispatcher
 from duet_rpc.engine.names import Rename
-from duet_rpc.errors import error_classes
+from duet_rpc.errors import UsageError, error_classes
 from duet_rpc.options import check
 from duet_rpc.service import Service
-from duet_rpc.transports.link import Link, Opener, SocketOpener
+from duet_rpc.transports.link import FirstOpener, Link, Opener, SocketOpener
 from duet_rpc.wire.dialect import find_dialect
 from duet_rpc.wire.framing import Framing
 from duet_rpc.wire.framing import framing as make_framing
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from duet_rpc.transports.restarts import StderrOption
 
 P = TypeVar("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BaseClient(Sender):
@@ -50,11 +53,20 @@ class BaseClient(Sender):
         self._batches = BatchSender(self, self._core.doubts, checked.timeout)
         self._usual = self._core.usual
         self._timeout = checked.timeout
+        self._listeners = Listeners(
+            self._dispatcher.log, checked.policy.max_queued_bytes, self._start_listeners
+        )
 
     @classmethod
-    def connect(cls, target: str, **options: Unpack[ClientOptions]) -> Self:
-        """Call the server at `unix:PATH` or `tcp://HOST:PORT`. Options are those of `Client`."""
-        return cls(SocketOpener(target), **options)
+    def connect(cls, *targets: str, **options: Unpack[ClientOptions]) -> Self:
+        """Call the server at `unix:PATH` or `tcp://HOST:PORT`. Options are those of `Client`.
+
+        Of several, the first that can be reached is called, also after a loss with `reconnect`.
+        """
+        if not targets:
+            raise UsageError("give the address of a server: unix:PATH or tcp://HOST:PORT")
+        openers = [SocketOpener(target) for target in targets]
+        return cls(openers[0] if len(openers) == 1 else FirstOpener(openers), **options)
 
     @classmethod
     def spawn(
@@ -79,6 +91,32 @@ class BaseClient(Sender):
             command, cwd=cwd, env=env, restarts=restarts, on_stderr=stderr_reader(stderr)
         )
         return cls(opener, **options)
+
+    def on(self, method: str) -> Callable[[F], F]:
+        """Have a function called with each notification of a method that the server sends.
+
+        Its params are decoded as those of a handler are; others than it names are ignored. It may
+        be `def` or `async def`. Notifications are run one at a time, in the order of arrival. Give
+        the functions before connecting, or what comes until then is lost.
+        """
+        check("method", method, isinstance(method, str) and method != "", "the name of a method")
+        if self._options.service is not None and method in self._options.service:
+            raise UsageError(f"{method} is served by service=; it cannot be listened to as well")
+
+        def register(function: F) -> F:
+            scope = dict(sys._getframe(1).f_locals)  # for hints that are written as strings
+            self._listeners.add(method, function, scope)
+            self._read_always()
+            return function
+
+        return register
+
+    def _start_listeners(self) -> None:
+        """Run the notifications that wait until there are none; called by whoever reads."""
+        raise NotImplementedError
+
+    def _read_always(self) -> None:
+        """See that what the server sends is read, also while no call waits."""
 
     @overload
     def proxy(
@@ -122,6 +160,7 @@ class BaseClient(Sender):
             closes_on_lost_boundary=link.is_network,
             answers_faults=False,
             one_at_a_time=not self._options.allow_concurrent_requests,
+            listen=self._listeners.take,
         )
 
     def _make_framing(self) -> Framing:

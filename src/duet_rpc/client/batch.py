@@ -15,7 +15,16 @@ from duet_rpc.client.core import ClientCore
 from duet_rpc.client.options import Expected, ItemOptions, TimeOptions
 from duet_rpc.client.sender import Answer, Sender
 from duet_rpc.engine.calls import encode_params
-from duet_rpc.errors import CallTimeout, DuetError, RpcError, TransportError, UsageError
+from duet_rpc.errors import (
+    CallTimeout,
+    DuetError,
+    InvalidRequest,
+    ParseError,
+    RpcError,
+    TransportError,
+    UsageError,
+)
+from duet_rpc.options import check
 
 T = TypeVar("T")
 _NOT_SENT = "the batch is sent on leaving its block; ask for results after that"
@@ -78,9 +87,11 @@ Items = Sequence[BatchItem[Any]]
 class BaseBatch:
     """The calls of one batch; each has its own result or error once the batch was sent."""
 
-    def __init__(self, core: ClientCore, sender: "BatchSender") -> None:
+    def __init__(self, core: ClientCore, sender: "BatchSender", one_by_one: bool) -> None:
+        check("one_by_one", one_by_one, isinstance(one_by_one, bool), "True or False")
         self._core = core
         self._sender = sender
+        self._one_by_one = one_by_one
         self._items: list[BatchItem[Any]] = []
 
     @overload
@@ -153,12 +164,12 @@ class BatchSender:
         self._timeout = timeout
         self._limit: int | None = None
 
-    async def send(self, items: Items) -> None:
+    async def send(self, items: Items, *, one_by_one: bool = False) -> None:
         """Send the items of a batch, in smaller ones if the server takes no larger; settle each."""
         begun = self._sender.now()
         at = 0
         while at < len(items):
-            limit = self._limit
+            limit = 1 if one_by_one else self._limit
             part = items[at:] if limit is None or limit == 1 else items[at : at + limit]
             waiting = self._make_ready(self._drop_late(part, begun))
             try:
@@ -171,6 +182,8 @@ class BatchSender:
                 if self._limit is not None:
                     continue
                 _settle_all(waiting, refusal)
+            elif limit != 1 and _is_unanswered(waiting):
+                self._limit = 1  # the server may drop arrays unread: later ones are not sent so
             self._note_all(waiting, None)
             at += len(part)
 
@@ -282,6 +295,12 @@ def _settle_all(items: Items, error: Exception) -> None:
         item.settle(None, copy.copy(error))
 
 
+def _is_unanswered(items: Items) -> bool:
+    """Whether calls were sent, and the time of each passed without an answer."""
+    calls = [item for item in items if item.expected is not None]
+    return bool(calls) and all(isinstance(item.failure, CallTimeout) for item in calls)
+
+
 def _longest(waits: Sequence[float | None]) -> float | None:
     seconds = [wait for wait in waits if wait is not None]
     return max(seconds) if len(seconds) == len(waits) else None
@@ -291,6 +310,8 @@ def accepted_batch(refusal: RpcError, sent: int) -> int | None:
     """Read from a refusal how many items the server takes; None if it was about something else."""
     if refusal.reason == "batch-not-supported":
         return 1
+    if refusal.reason is None and isinstance(refusal, (InvalidRequest, ParseError)):
+        return 1  # how other servers say that an array is no message to them; nothing has run
     if refusal.reason == "batch-too-large":
         limit = refusal.data.get("limit")
         if isinstance(limit, int) and 1 <= limit < sent:

@@ -1,51 +1,30 @@
 """The client for programs without an event loop. Threads may share it.
 
 It runs the very logic of the asyncio client (`ClientCore`) on the calling thread: nothing here
-suspends, so each coroutine ends in its first step.
+suspends, so each coroutine ends in its first step. What can be called is in `blocking_calls`.
 """
 
 import copy
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import Any, Unpack
 
-from duet_rpc.client.base import BaseClient
-from duet_rpc.client.batch import BaseBatch
+from duet_rpc.client.blocking_calls import BlockingCalls
 from duet_rpc.client.blocking_host import BlockingHost
 from duet_rpc.client.interrupts import hold
-from duet_rpc.client.options import (
-    CallOptions,
-    ClientOptions,
-    Expected,
-    KeyOptions,
-    TimeOptions,
-    TryOptions,
-)
+from duet_rpc.client.options import ClientOptions, Expected
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.shared import SharedConnection
 from duet_rpc.client.stats import ClientStats
-from duet_rpc.engine.calls import encode_params
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.transports.link import Link, Opener
 
-T = TypeVar("T")
 
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends to its end."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise AssertionError("the blocking client never suspends")
-
-
-class Client(BaseClient):
+class Client(BlockingCalls):
     """Calls a JSON-RPC server and waits. `with Client.connect(...)` or `Client.spawn(...)`.
 
     The options are those of `duet_rpc.Client`.
@@ -107,11 +86,28 @@ class Client(BaseClient):
             patience=self._timeout,
         )
         shared.host = host
-        if self._options.service is not None:
+        if self._options.service is not None or self._listeners:
             shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
+
+    def _read_always(self) -> None:
+        shared = self._shared
+        with shared.lock:
+            if shared.host is not None and not shared.serves_always:
+                shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
+
+    def _start_listeners(self) -> None:
+        threading.Thread(target=self._run_listeners, name="duet-rpc listener", daemon=True).start()
+
+    def _run_listeners(self) -> None:
+        while (running := self._listeners.run_next()) is not False:
+            if running is not None:
+                import asyncio  # here: a script without an `async def` has no use for it
+
+                asyncio.run(running)
 
     def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
+        self._listeners.clear()
         self._shared.close()
 
     @property
@@ -119,101 +115,14 @@ class Client(BaseClient):
         """What happened so far."""
         return self._shared.stats
 
-    # Calls.
-
-    @overload
-    def call(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[CallOptions]
-    ) -> T: ...
-    @overload
-    def call(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
-    ) -> Any: ...
-    def call(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
-    ) -> Any:
-        """Call a method, once: after a loss nobody knows whether it happened.
-
-        `timeout` is the client's unless it is given. `on_progress` is called with the progress that
-        the server sends, each of which starts the timeout again. It is called on this thread,
-        before the call returns. `total_timeout` bounds the call whatever its progress, also with
-        `timeout=None`. `errors` are classes of its own for its errors.
-        """
-        if returns is Any and not options:
-            expected = self._usual
-        else:
-            expected = self._core.expect(returns, **options)
-        return self._ask(method, encode_params(params), expected)
-
-    @overload
-    def start(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[CallOptions]
-    ) -> "Call[T]": ...
-    @overload
-    def start(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
-    ) -> "Call[Any]": ...
-    def start(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
-    ) -> "Call[Any]":
-        """Send a call as `call` does, and return without waiting for its answer.
-
-        Its time starts now. `client.start(...).result()` is `client.call(...)`.
-        """
-        expected = self._core.expect(returns, **options)
-        return Call(self.request(method, encode_params(params), expected))
-
-    @overload
-    def query(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[TryOptions]
-    ) -> T: ...
-    @overload
-    def query(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
-    ) -> Any: ...
-    def query(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
-    ) -> Any:
-        """Call a method that changes nothing; it is tried again as `retry` says."""
-        return run(self._core.query(method, params, returns, **options))
-
-    @overload
-    def command(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[KeyOptions]
-    ) -> T: ...
-    @overload
-    def command(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
-    ) -> Any: ...
-    def command(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
-    ) -> Any:
-        """Call a method with effects, under an idempotency key that is kept over all tries.
-
-        `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
-        another process. A server that cannot know what became of it then does not run it again.
-        """
-        return run(self._core.command(method, params, returns, **options))
-
-    def outcome(self, method: str, key: str, **options: Unpack[TimeOptions]) -> Any:
-        """Ask what became of a command; `timeout` is the client's unless it is given."""
-        return run(self._core.outcome(method, key, **options))
-
-    def notify(self, method: str, params: Any = None) -> None:
-        """Send a notification; waits while the server does not read, up to the usual timeout."""
-        self.send(method, encode_params(params), self._timeout).result()
-
-    def batch(self) -> "BlockingBatch":
-        """Gather calls and send them together: `with client.batch() as batch: ...`."""
-        return BlockingBatch(self._core, self._batches)
-
     # The sender that the logic of calls needs.
 
     async def ask(self, method: str, params: bytes | None, expected: Expected) -> Any:
         """Send one call and wait for its answer."""
-        return self._ask(method, params, expected)
+        return self.ask_now(method, params, expected)
 
-    def _ask(self, method: str, params: bytes | None, expected: Expected) -> Any:
+    def ask_now(self, method: str, params: bytes | None, expected: Expected) -> Any:
+        """Do the same, without a coroutine."""
         reply = ThreadReply(self._shared, method, expected)
         while not self._shared.ask(reply, params):
             self._reopen(reply)
@@ -266,38 +175,3 @@ class Client(BaseClient):
         if left <= 0:
             raise shared.too_late()
         self._open(None if left == inf else left)
-
-
-class Call(Generic[T]):
-    """A call on its way: any thread may wait for its result, and any thread may cancel it."""
-
-    def __init__(self, reply: ThreadReply) -> None:
-        self._reply = reply
-        self._waiting = threading.Lock()
-
-    def result(self) -> T:
-        """Wait for the result, or raise what the call ended with; the same again when asked again.
-
-        A call that was cancelled raises `duet_rpc.errors.Cancelled`.
-        """
-        with self._waiting:  # a reply has room for one thread that waits
-            found: T = self._reply.result()
-        return found
-
-    def cancel(self) -> bool:
-        """End the call now, and tell the server; False if it has ended already.
-
-        The server stops its handler if it can. A command that has begun goes on.
-        """
-        return self._reply.cancel()
-
-
-class BlockingBatch(BaseBatch):
-    """Calls that are sent together when the block is left."""
-
-    def __enter__(self) -> "BlockingBatch":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            run(self._sender.send(self._items))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class BlockingHost(ThreadHost):
     """One connection that threads share."""
 
+    lost_by: Exception | None
+
     def __init__(
         self,
         shared: "SharedConnection",
@@ -50,12 +52,12 @@ class BlockingHost(ThreadHost):
         self._patience = patience
         """Seconds that the server has to read a handler's notification."""
         runner = WorkerRunner(self.connection, self.clocks, shared.workers.lane(), self._finish)
-        self.start = runner.start
+        self.start: Callable[[Job], None] = runner.start
 
     def forked(self) -> None:
         """Leave the connection to the parent."""
         super().forked()
-        self.closed = True
+        self.closed: bool = True
         self.lost_by = UsageError(FORKED)
 
     @property

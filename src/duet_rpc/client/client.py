@@ -1,35 +1,25 @@
 """The asyncio client: many calls in flight on one connection, none of which can hang.
 
-A call is a future that the reader settles, so it costs no task and no timer of its own. Every call
+The reader settles the future of a call, so a call costs no task and no timer of its own. Every call
 ends once: with its result, an `RpcError`, its timeout, its cancellation, or the loss of the
-connection.
-
-A quarter of the module are signatures, each of them three times: so type checkers know results.
+connection. What can be called, and with which options, is in `async_calls`.
 """
 
 import asyncio
 import contextvars
 import copy
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
 import msgspec
 
-from duet_rpc.client.base import BaseClient
-from duet_rpc.client.batch import BaseBatch
-from duet_rpc.client.options import (
-    CallOptions,
-    ClientOptions,
-    Expected,
-    KeyOptions,
-    TimeOptions,
-    TryOptions,
-)
-from duet_rpc.client.replies import FutureReply, look_at
+from duet_rpc.client.async_calls import AsyncCalls
+from duet_rpc.client.options import ClientOptions, Expected
 from duet_rpc.client.sender import ArrayCall
+from duet_rpc.client.started import AwaitedCall, OpenCall, StartedCall, look_at
 from duet_rpc.client.stats import ClientStats
 from duet_rpc.client.timeouts import Timeouts
-from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.outgoing import JOIN
 from duet_rpc.errors import CallTimeout, ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED, tell_in_child
@@ -38,12 +28,11 @@ from duet_rpc.hosts.workers import Workers
 from duet_rpc.transports.link import Link, Opener
 from duet_rpc.wire.params import add_metadata
 
-T = TypeVar("T")
 _LAST_WRITES = 0.1
 """Seconds that a server has, when we close, to take what was sent before."""
 
 
-class Client(BaseClient):
+class Client(AsyncCalls):
     """Calls a JSON-RPC server. `async with Client.connect(...)` or `Client.spawn(...)`.
 
     `timeout` bounds each call (None: no bound); `retry` says how queries and commands are tried
@@ -59,7 +48,8 @@ class Client(BaseClient):
         self._workers = Workers()
         self._host: LoopHost | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._endings: set[asyncio.Future[object]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self._endings: set[Future[object]] = set()
         self._lost: Exception | None = None
         self._closed = False
         self._flushing = False
@@ -156,6 +146,7 @@ class Client(BaseClient):
         if self._is_copy:
             return
         self._closed = True
+        self._listeners.clear()
         if self._opening is not None:
             await asyncio.wait([self._opening])
         host, self._host = self._host, None
@@ -167,8 +158,21 @@ class Client(BaseClient):
             finally:
                 host.close(ConnectionLost("the client was closed"))
         self._workers.close()
+        if self._listening is not None and self._listening is not asyncio.current_task():
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
         if self._endings:
             await asyncio.wait(self._endings)
+
+    def _start_listeners(self) -> None:
+        self._listening = self._loop.create_task(self._run_listeners())
+
+    async def _run_listeners(self) -> None:
+        while (running := self._listeners.run_next()) is not False:
+            if running is None:
+                await asyncio.sleep(0)  # others have their turn in between
+            else:
+                await running
 
     @property
     def stats(self) -> ClientStats:
@@ -179,93 +183,72 @@ class Client(BaseClient):
             stats.pending = len(self._host.connection.calls.open)
         return stats
 
-    # Calls.
-
-    @overload
-    def call(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[CallOptions]
-    ) -> asyncio.Future[T]: ...
-    @overload
-    def call(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
-    ) -> asyncio.Future[Any]: ...
-    def call(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
-    ) -> asyncio.Future[Any]:
-        """Call a method, once: after a loss nobody knows whether it happened.
-
-        It is on its way when this returns; await the answer, or cancel it. `timeout` is the
-        client's unless it is given. `on_progress` is called with the progress that the server
-        sends, each of which starts the timeout again. `total_timeout` bounds the call whatever its
-        progress, also with `timeout=None`. `errors` are classes of its own for its errors.
-        """
-        if returns is Any and not options:
-            expected = self._usual
-        else:
-            expected = self._core.expect(returns, **options)
-        return self.request(method, encode_params(params), expected)
-
-    @overload
-    def query(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[TryOptions]
-    ) -> Awaitable[T]: ...
-    @overload
-    def query(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
-    ) -> Awaitable[Any]: ...
-    def query(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
-    ) -> Awaitable[Any]:
-        """Call a method that changes nothing; it is tried again as `retry` says."""
-        return self._core.query(method, params, returns, **options)
-
-    @overload
-    def command(
-        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[KeyOptions]
-    ) -> Awaitable[T]: ...
-    @overload
-    def command(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
-    ) -> Awaitable[Any]: ...
-    def command(
-        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
-    ) -> Awaitable[Any]:
-        """Call a method with effects, under an idempotency key that is kept over all tries.
-
-        `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
-        another process. A server that cannot know what became of it then does not run it again.
-        """
-        return self._core.command(method, params, returns, **options)
-
-    def outcome(self, method: str, key: str, **options: Unpack[TimeOptions]) -> Awaitable[Any]:
-        """Ask what became of a command; `timeout` is the client's unless it is given."""
-        return self._core.outcome(method, key, **options)
-
-    async def notify(self, method: str, params: Any = None) -> None:
-        """Send a notification; waits while the server does not read, up to the usual timeout."""
-        await self.send(method, encode_params(params), self._timeout)
-
-    def batch(self) -> "AsyncBatch":
-        """Gather calls and send them together: `async with client.batch() as batch: ...`."""
-        return AsyncBatch(self._core, self._batches)
-
     # The sender that the logic of calls needs.
 
-    def request(self, method: str, params: bytes | None, expected: Expected) -> asyncio.Future[Any]:
-        """Send one call on the connection that is there, or on a new one."""
+    def ask(self, method: str, params: bytes | None, expected: Expected) -> Future[Any]:
+        """Send one call; what it returns is to be awaited at once."""
         host = self._host
         if host is None:
-            return self._request_anew(method, params, expected)
+            return self.request(method, params, expected)
+        call = AwaitedCall()
+        call.client = self
+        call.method = method
+        call.expected = expected
+        call.decode = expected.decode
+        call.timer = call.ends = None
+        future: Future[Any] = Future(loop=self._loop)
+        call.future = future
+        future.add_done_callback(call, context=self._context)
         calls = self._calls
-        is_usual = expected is self._usual
-        if not is_usual and expected.on_progress is not None:
-            params = add_metadata(params, progress_token=calls.last_id + 1)
-        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
-        reply = FutureReply(future, self, method, expected, expected.decode)
-        future.add_done_callback(reply, context=self._context)
-        reply.id = id = calls.send(method, params, reply)
-        if not is_usual and (expected.timeout != self._timeout or expected.on_progress is not None):
-            self._timeouts.start(reply, expected.timeout)
+        if expected is self._usual and not calls.open:  # the only one: most are, and `_put` costs
+            call.id = id = calls.send(method, params, call)
+            host.connection.outgoing.flush()
+            self._timeouts.mark(id)
+        else:
+            self._put(host, call, params)
+        return future
+
+    def request(self, method: str, params: bytes | None, expected: Expected) -> StartedCall[Any]:
+        """Send one call on the connection that is there, or on a new one."""
+        call: StartedCall[Any] = StartedCall(loop=asyncio.get_running_loop())
+        call.client = self
+        call.method = method
+        call.expected = expected
+        call.decode = expected.decode
+        call.id = call.timer = call.ends = None
+        if self._host is None:
+            self._connect_for(call, params)
+        else:
+            self._put(self._host, call, params)
+        return call
+
+    def make_reply(self, method: str, expected: Expected) -> StartedCall[Any]:
+        """Make a call that is still to be sent, by itself or in an array."""
+        call: StartedCall[Any] = StartedCall(loop=asyncio.get_running_loop())
+        call.client = self
+        call.method = method
+        call.expected = expected
+        call.decode = expected.decode
+        call.id = call.timer = call.ends = None
+        return call
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._host is not None:
+            self._host.connection.outgoing.flush()
+            id, self._timeouts.unmarked = self._timeouts.unmarked, 0
+            self._timeouts.mark(id)
+
+    def _put(self, host: LoopHost, call: OpenCall, params: bytes | None) -> None:
+        calls, expected = self._calls, call.expected
+        if expected is self._usual:
+            call.id = id = calls.send(call.method, params, call)
+        else:
+            if expected.on_progress is not None:
+                params = add_metadata(params, progress_token=calls.last_id + 1)
+            call.id = id = calls.send(call.method, params, call)
+            if expected.timeout != self._timeout or expected.on_progress is not None:
+                self._timeouts.start(call, expected.timeout)
         if self._flushing:
             if id % JOIN == 0:
                 host.connection.outgoing.flush()
@@ -276,26 +259,30 @@ class Client(BaseClient):
             self._flushing = True
             self._timeouts.unmarked = id
             self._loop.call_soon(self._flush)
-        return future
 
-    ask = request
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if self._host is not None:
-            self._host.connection.outgoing.flush()
-            id, self._timeouts.unmarked = self._timeouts.unmarked, 0
-            self._timeouts.mark(id)
-
-    def _request_anew(
-        self, method: str, params: bytes | None, expected: Expected
-    ) -> asyncio.Future[Any]:
+    def _connect_for(self, call: StartedCall[Any], params: bytes | None) -> None:
+        """Send a call as soon as there is a connection, if there can be one."""
         error = self._unreachable
-        if error is None:
-            return self._loop.create_task(self._connect_and_request(method, params, expected))
-        failed = self._loop.create_future()
-        failed.set_exception(error)
-        return failed
+        if error is not None:
+            call.settle(None, error)
+            return
+        task = self._loop.create_task(self._connect_and_put(call, params))
+        call.add_done_callback(lambda _: task.cancel(), context=self._context)
+
+    async def _connect_and_put(self, call: StartedCall[Any], params: bytes | None) -> None:
+        limit, begun = call.expected.limit, self._loop.time()
+        try:
+            async with asyncio.timeout(limit):
+                while self._host is None:
+                    await self.open()
+        except TimeoutError:
+            self._counted.timeouts += 1
+            call.settle(None, CallTimeout(f"{call.method}: no connection within {limit:g} s"))
+        except Exception as error:
+            call.settle(None, copy.copy(error))  # several may have waited for this connection
+        else:
+            call.expected = call.expected.after(self._loop.time() - begun)
+            self._put(self._host, call, params)
 
     @property
     def _unreachable(self) -> Exception | None:
@@ -308,18 +295,6 @@ class Client(BaseClient):
             return copy.copy(self._lost or ConnectionLost("the client was closed"))
         return None
 
-    async def _connect_and_request(
-        self, method: str, params: bytes | None, expected: Expected
-    ) -> Any:
-        limit, begun = expected.limit, self._loop.time()
-        try:
-            async with asyncio.timeout(limit):
-                await self.open()
-        except TimeoutError:
-            self._counted.timeouts += 1
-            raise CallTimeout(f"{method}: no connection within {limit:g} s") from None
-        return await self.request(method, params, expected.after(self._loop.time() - begun))
-
     async def _connected(self) -> LoopHost:
         if self._host is None:
             if self._unreachable is not None:
@@ -328,13 +303,6 @@ class Client(BaseClient):
         if self._host is None:
             raise copy.copy(self._lost or ConnectionLost("the connection was lost again"))
         return self._host
-
-    def make_reply(self, method: str, expected: Expected) -> FutureReply:
-        """Make what will wait for the answer to one call of an array."""
-        future = asyncio.get_running_loop().create_future()
-        reply = FutureReply(future, self, method, expected, expected.decode)
-        future.add_done_callback(reply, context=self._context)
-        return reply
 
     async def send_array(
         self, calls: Sequence[ArrayCall], refuse: Callable[[RpcError], None]
@@ -348,9 +316,7 @@ class Client(BaseClient):
                 self._timeouts.start(reply, reply.expected.timeout)
         host.connection.outgoing.flush()
 
-    def send(
-        self, method: str, params: bytes | None, patience: float | None
-    ) -> asyncio.Future[None]:
+    def send(self, method: str, params: bytes | None, patience: float | None) -> Future[None]:
         """Send a notification; the server has so many seconds to read what was sent before."""
         host = self._host
         if host is None:
@@ -387,37 +353,26 @@ class Client(BaseClient):
         """Tell the loop's time."""
         return asyncio.get_running_loop().time()
 
-    # What replies tell of themselves.
+    # What calls tell of themselves.
 
-    def _drop(self, reply: FutureReply) -> None:
-        """Cancel a call that nobody waits for any more."""
-        if self._calls.forget(reply.id, tell_peer=True):
+    def cancel_call(self, id: int) -> None:
+        """Tell the server that a call was cancelled."""
+        if self._calls.forget(id, tell_peer=True):
             self._counted.cancelled += 1
 
-    def _take_late(self, reply: FutureReply, error: Exception | None) -> None:
+    def take_late(self, call: OpenCall, error: Exception | None) -> None:
         """Count a call that was cancelled, and that ended before its cancellation could be sent."""
         self._counted.cancelled += 1
         if self._host is not None and not isinstance(error, ConnectionLost):
-            self._calls.drop_late(reply.id)
+            self._calls.drop_late()
 
-    def _take_progress(self, reply: FutureReply, value: Any) -> None:
+    def take_progress(self, call: OpenCall, value: Any) -> None:
         """Report the progress of a call, whose time starts again."""
-        on_progress = reply.expected.on_progress
+        on_progress = call.expected.on_progress
         if on_progress is None:
             return  # it asked for none; a number of the server's own is like its id
-        self._timeouts.restart(reply)
+        self._timeouts.restart(call)
         try:
             on_progress(value)
         except Exception as error:
-            self._dispatcher.log.failure("on_progress failed", error, method=reply.method)
-
-
-class AsyncBatch(BaseBatch):
-    """Calls that are sent together when the block is left."""
-
-    async def __aenter__(self) -> "AsyncBatch":
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            await self._sender.send(self._items)
+            self._dispatcher.log.failure("on_progress failed", error, method=call.method)

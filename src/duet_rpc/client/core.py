@@ -5,18 +5,20 @@ runs the same coroutines to their end in one step, because its sender never susp
 knows more than the other, and this module knows neither event loops nor threads.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Unpack
+
+from msgspec import UNSET, UnsetType
 
 from duet_rpc.client.attempts import NOT_BEGUN, Attempts, Doubts, in_ms, retry_after, settle_key
 from duet_rpc.client.options import (
     RETRY,
-    USUAL,
     CallOptions,
     CheckedOptions,
     Expected,
     TimeOptions,
 )
+from duet_rpc.client.outcomes import Outcome, OutcomeAnswer
 from duet_rpc.client.sender import Sender
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.results import decoder
@@ -43,20 +45,20 @@ class ClientCore:
         self._errors = () if errors is None else (errors,)
         self._timeout = options.timeout
         self._retry = options.retry
-        self.doubts = Doubts()
-        self.usual = self.expect(Any)
+        self.doubts: Doubts = Doubts()
+        self.usual: Expected = self.expect(Any)
         """What a call waits for that asks for nothing in particular."""
 
     def expect(
         self,
         returns: Any,
-        timeout: float | None = USUAL,
+        timeout: float | None | UnsetType = UNSET,
         on_progress: Callable[[Any], None] | None = None,
         total_timeout: float | None = None,
         errors: Any = None,
     ) -> Expected:
-        """Say what a call waits for; `USUAL` is the client's own timeout."""
-        if timeout is USUAL:
+        """Say what a call waits for; without a `timeout`, as long as the client's own says."""
+        if timeout is UNSET:
             timeout = self._timeout
         elif timeout is not None:
             check("timeout", timeout, is_time_left(timeout), TIME_LEFT)
@@ -69,27 +71,23 @@ class ClientCore:
         classes = self._errors if errors is None else (error_classes(errors), *self._errors)
         return Expected(decoder(returns), timeout, on_progress, total_timeout, classes)
 
-    def query(
+    async def query(
         self,
         method: str,
         params: Any,
         returns: Any,
         retry: Retry | None = None,
         **options: Unpack[CallOptions],
-    ) -> Coroutine[Any, Any, Any]:
-        """Call a method that changes nothing; it is sent again when that can help."""
-        return self._query(method, params, self.expect(returns, **options), retry)
-
-    async def _query(
-        self, method: str, params: Any, expected: Expected, retry: Retry | None
     ) -> Any:
+        """Call a method that changes nothing; it is sent again when that can help."""
+        expected = self.expect(returns, **options)
         encoded = encode_params(params)
         retry = self._choose(retry)
         if retry is None:
             return await self._sender.ask(method, encoded, expected)
         return await self._try(method, Attempts(encoded), expected, retry)
 
-    def command(
+    async def command(
         self,
         method: str,
         params: Any,
@@ -98,20 +96,10 @@ class ClientCore:
         age: float | None = None,
         retry: Retry | None = None,
         **options: Unpack[CallOptions],
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Any:
         """Call a method with effects; its key is made once, so that a retry is the same command."""
         expected = self.expect(returns, **options)
-        return self._command(method, params, (key, age), expected, retry)
-
-    async def _command(
-        self,
-        method: str,
-        params: Any,
-        known: tuple[str | None, float | None],
-        expected: Expected,
-        retry: Retry | None,
-    ) -> Any:
-        attempts = self.begin(params, *known)
+        attempts = self.begin(params, key, age)
         attempts.include(self.doubts.since(method, attempts.key))
         try:
             found = await self._try(method, attempts, expected, self._choose(retry))
@@ -128,19 +116,19 @@ class ClientCore:
         encoded, key = settle_key(params, key, age)
         return Attempts(encoded, key, None if age is None else self._sender.now() - age)
 
-    def outcome(
-        self, method: str, key: str, **options: Unpack[TimeOptions]
-    ) -> Coroutine[Any, Any, Any]:
+    async def outcome(
+        self, method: str, key: str, returns: Any, **options: Unpack[TimeOptions]
+    ) -> Outcome[Any]:
         """Ask the server what became of a command; of one in doubt it is told how old it is."""
-        return self._outcome(method, key, self.expect(Any, **options))
-
-    async def _outcome(self, method: str, key: str, expected: Expected) -> Any:
+        decode = decoder(returns)
+        expected = self.expect(OutcomeAnswer, **options)
         params: dict[str, Any] = {"method": method, "idempotency_key": key}
         since = self.doubts.since(method, key)
         if since is not None:
             params["age_ms"] = in_ms(self._sender.now() - since)
         attempts = Attempts(encode_value(params))
-        return await self._try("rpc.outcome", attempts, expected, self._retry)
+        answer: OutcomeAnswer = await self._try("rpc.outcome", attempts, expected, self._retry)
+        return answer.read(decode, expected)
 
     def _choose(self, retry: Retry | None) -> Retry | None:
         if retry is None:

@@ -48,7 +48,7 @@ class Lead:
             return None
         host = shared.host
         if self.leader is reply:
-            if self.polled is host is not None:
+            if host is not None and self.polled is host:
                 host.deal(ready)
                 if host.input_ended or host.outbox.lost or host.connection.broken:
                     shared.end(host)

@@ -5,7 +5,7 @@ Both clients take the same. `ClientOptions` and `CallOptions` are what people wr
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from duet_rpc.hooks import Hooks
 
 
-USUAL: Final = float("-inf")
-"""Stands for the client's own timeout, inside; people leave the option away."""
 RETRY = "a Retry, such as Retry(attempts=3), or None"
 
 
-class ClientOptions(TypedDict, total=False):
-    """What can be said of a client."""
+class CommonOptions(TypedDict, total=False):
+    """What can be said of a client, also of one that a test connects in memory."""
 
     timeout: float | None
     """Seconds that each call may take; None for no bound. 30 if it is left away."""
@@ -40,7 +38,6 @@ class ClientOptions(TypedDict, total=False):
     framing: Literal["lsp", "ndjson"]
     service: Service | None
     """What is served to the server, which may call back."""
-    policy: Policy
     allow_concurrent_requests: bool
     """Whether a call is sent while another waits for its answer."""
     log: Log | None
@@ -50,8 +47,15 @@ class ClientOptions(TypedDict, total=False):
     base class of theirs, or the `Service` that raises them."""
     dialect: Dialect | DialectName
     """How the server spells cancellation and progress: `"jsonrpc"` (as in LSP) or `"mcp"`."""
+
+
+class ClientOptions(CommonOptions, total=False):
+    """What can be said of a client."""
+
+    policy: Policy
+    """Its rules: limits of what it reads, and how its `service` is served."""
     hooks: "Sequence[Hooks]"
-    """Told the events of its connections, and run around the handlers of `service`."""
+    """Run around the handlers of `service`, and given the events of the client's connections."""
 
 
 class TimeOptions(TypedDict, total=False):

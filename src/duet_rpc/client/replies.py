@@ -1,7 +1,6 @@
-"""A call on its way, of either client: whose it is, when its time is over, what came of it.
+"""A call of the blocking client on its way: whose it is, when its time is over, what came of it.
 
-The caller of one awaits a future; the caller of the other is a thread, which waits at a gate while
-another one reads. This module knows no event loop: a blocking client needs none.
+Its caller is a thread, which waits at a gate while another one reads.
 """
 
 import copy
@@ -15,83 +14,11 @@ from msgspec import Struct
 from duet_rpc.client.interrupts import Turnstile
 from duet_rpc.client.options import Expected
 from duet_rpc.engine.results import Decode
-from duet_rpc.errors import ConnectionLost, InvalidAnswer, in_class
+from duet_rpc.errors import in_class
 
 if TYPE_CHECKING:
-    import asyncio
-
     from duet_rpc.client.blocking_host import BlockingHost
-    from duet_rpc.client.client import Client
     from duet_rpc.client.shared import SharedConnection
-
-
-class FutureReply(Struct, eq=False):
-    """A call on its way, and the future of whoever waits for it.
-
-    The future is a plain one, which tasks await faster than one of a class of ours. So it tells us
-    by a callback that somebody has cancelled it; the callback is gone before the reader settles it.
-    """
-
-    future: "asyncio.Future[Any]"
-    client: "Client"
-    method: str
-    expected: Expected
-    decode: Decode | None
-    id: int = 0
-    timer: "asyncio.TimerHandle | None" = None
-    ends: float | None = None
-
-    @property
-    def is_usual(self) -> bool:
-        """It has the client's usual timeout, and so no timer of its own."""
-        return self.timer is None and self.expected.timeout is not None
-
-    def settle(self, result: Any, error: Exception | None) -> None:
-        """Take the answer."""
-        future = self.future
-        if self.timer is not None:
-            self.timer.cancel()
-        if not future.remove_done_callback(self):
-            self.client._take_late(self, error)
-        elif error is not None:
-            future.set_exception(in_class(error, self.expected.errors))
-            if isinstance(error, ConnectionLost):
-                future.exception()  # a thousand lost calls that nobody awaits are no thousand news
-        elif self.decode is None:
-            future.set_result(result)
-        else:
-            try:
-                value = self.decode(result)
-            except InvalidAnswer as failure:
-                future.set_exception(failure.with_traceback(None))  # which knows the future
-            except Exception as failure:  # of the type itself, where a traceback is of use
-                future.set_exception(failure)
-            else:
-                future.set_result(value)
-
-    def progress(self, value: Any) -> None:
-        """Take progress of the call: it may take longer, up to its total."""
-        self.client._take_progress(self, value)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self.future.__await__()
-
-    def cancel(self) -> None:
-        """Stop waiting, and tell the server; an answer that is there need not be looked at."""
-        if not self.future.cancel():
-            look_at(self.future)
-
-    def __call__(self, future: object) -> None:
-        """Nobody waits any more: tell the server."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.client._drop(self)
-
-
-def look_at(future: "asyncio.Future[Any]") -> None:
-    """Let asyncio know that an exception has been seen, or need not be."""
-    if future.done() and not future.cancelled():
-        future.exception()
 
 
 class ThreadReply(Struct, eq=False):

@@ -35,18 +35,18 @@ class SharedConnection:
     """What the threads of one client have in common."""
 
     def __init__(self, log: Log) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.host: BlockingHost | None = None
         self.lost: Exception | None = None
         """Why there is no connection any more; None until one was lost."""
-        self.closed = False
-        self.counted = ClientStats()
-        self.lead = Lead(self)
+        self.closed: bool = False
+        self.counted: ClientStats = ClientStats()
+        self.lead: Lead = Lead(self)
         self._advance = self.lead.advance
-        self.workers = Workers()
+        self.workers: Workers = Workers()
         self.unsent: list[ThreadReply] = []
         """Notifications that the server has not read yet."""
-        self.is_copy = False
+        self.is_copy: bool = False
         """We are in a forked child, and the connection is the parent's."""
         self._log = log
         self._combines = False
@@ -308,6 +308,11 @@ class SharedConnection:
             self._combines = False  # who hands in after this sees it; who has before, we see
 
     # Waiting.
+
+    @property
+    def serves_always(self) -> bool:
+        """A thread reads although no call waits."""
+        return self._always is not None and not self._always.done
 
     def serve_always(self, always: ThreadReply) -> None:
         """Serve the server's requests although no call waits: as if one always did."""

@@ -17,8 +17,10 @@ class ClientStats(Struct):
     lost: int = 0
     """Calls that ended with the connection."""
     connects: int = 0
+    late_answers: int = 0
+    """Answers to calls that were cancelled, or whose time was over; no fault of the server."""
     unmatched_answers: int = 0
-    """Answers that nobody waited for: late, repeated, or never asked for."""
+    """Answers that no call waited for: repeated, or never asked for. They are logged."""
     faults: int = 0
     """Frames and messages of the server that could not be read."""
     pending: int = 0
@@ -26,5 +28,6 @@ class ClientStats(Struct):
     def add(self, connection: "Connection") -> None:
         """Count what happened on one connection."""
         self.calls += connection.calls.last_id
+        self.late_answers += connection.calls.late_answers
         self.unmatched_answers += connection.requests.stats.unmatched_answers
         self.faults += connection.requests.stats.faults

@@ -1,8 +1,8 @@
 """What we asked of the peer: open calls by id, each with somebody who waits for its answer.
 
 A call is registered before its bytes are sent, so that no answer can come too early. An answer
-settles its call once; late, repeated and unknown ones are dropped and counted. Ids are never used
-twice.
+settles its call once; late, repeated and unknown ones are dropped and counted, those to calls that
+we have cancelled apart. Ids are never used twice.
 
 Calls of ours wait here while the peer does not read, and never count among the answers it has not
 read: those stop our reading, and then the answers that our calls wait for could not come.
@@ -101,6 +101,9 @@ def _decode_shallow() -> Callable[[Any], Any]:
 
 _encode = msgspec.json.Encoder(enc_hook=write_model).encode
 
+_MAX_DIGITS = 18
+MAX_CANCELLED = 1000
+"""Cancelled calls whose late answers are known as such; those of older ones are unmatched."""
 _ABOUT_NOTIFICATIONS = frozenset({"command-requires-id", "notification-not-allowed"})
 
 
@@ -142,7 +145,11 @@ class Calls:
         """Send a call only when no other waits for its answer."""
         self.open: dict[int, Waiter] = {}
         """By id, oldest first."""
-        self.last_id = 0
+        self.last_id: int = 0
+        self.late_answers: int = 0
+        """Answers to calls that we had cancelled, or whose time was over; no fault of the peer."""
+        self._cancelled: OrderedDict[int, None] = OrderedDict()
+        """Calls that the peer was told to cancel, oldest first; their answers may still come."""
         self._wire = wire
         self._line = line
         self._dialect = dialect
@@ -241,6 +248,9 @@ class Calls:
             if not held.wanted:
                 del self._held[place]  # it was never sent, so there is nothing to cancel
         elif tell_peer:
+            self._cancelled[id] = None
+            if len(self._cancelled) > MAX_CANCELLED:
+                self._cancelled.popitem(last=False)
             self._send_cancel(id)
             self._flush()
         if self._held:
@@ -354,14 +364,19 @@ class Calls:
 
     def _drop(self, response: Response) -> None:
         """Count an answer that settles nothing, and report it; it may refuse a notification."""
+        if response.id.isdigit() and len(response.id) <= _MAX_DIGITS:
+            if int(response.id) in self._cancelled:
+                del self._cancelled[int(response.id)]
+                self.late_answers += 1
+                return
         error = None
         if response.id == NULL and response.error is not None and len(response.error) < LARGE:
             error = decode_error(response.error)
         self._tell_dropped(response.id, error)
 
-    def drop_late(self, id: int) -> None:
-        """Count an answer whose call was given up while it came."""
-        self._tell_dropped(b"%d" % id, None)
+    def drop_late(self) -> None:
+        """Count an answer that came just before its cancellation could be sent."""
+        self.late_answers += 1
 
     def _tell_dropped(self, id: bytes, error: RpcError | None) -> None:
         from duet_rpc.hooks import AnswerDropped  # rare, and a cold start should not pay for it

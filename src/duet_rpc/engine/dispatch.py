@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.context import Context, Origin, Peer
-from duet_rpc.engine.intake import Plain, Unserializable, compile_intake
+from duet_rpc.engine.intake import AnswerAtOnce, Intake, Plain, Unserializable, compile_intake
 from duet_rpc.engine.log import Log, Silence
 from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
@@ -167,7 +167,7 @@ class Dispatcher:
         self.service = service
         self.policy = policy
         self.dialect = dialect
-        self.errors = ErrorClasses(service) if errors is None else errors
+        self.errors: ErrorClasses = ErrorClasses(service) if errors is None else errors
         """What the errors are raised in that a peer answers to the calls of handlers."""
         self.log: Log = log if log is not None else Silence()
         self._ledger = ledger
@@ -186,9 +186,13 @@ class Dispatcher:
             )
         methods = [each for each in service if each.name not in (dialect.cancel, dialect.progress)]
         simple = [method for method in methods if self._is_simple(method)]
-        self.intake = compile_intake(methods, simple, policy, self) if methods else None
+        self.intake: Intake | None = (
+            compile_intake(methods, simple, policy, self) if methods else None
+        )
         """What reads plain requests."""
-        self.answer_at_once = None if self.intake is None else self.intake.answer_at_once
+        self.answer_at_once: AnswerAtOnce | None = (
+            None if self.intake is None else self.intake.answer_at_once
+        )
 
     def forked(self, leave: Callable[[BaseException | None], object]) -> None:
         """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""

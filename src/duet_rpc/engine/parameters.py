@@ -56,7 +56,7 @@ class Parameters:
         self.call: Adapter = signature.source.compile("p, ctx, tx")
         self.call_message: Callable[[Any], Any] = signature.source.compile("m", params="m.params")
         """The same for a message with such `params` and nothing else, as a method of its class."""
-        self.holds_meta = rest is UNSET and all(p.name != META for p in listed)
+        self.holds_meta: bool = rest is UNSET and all(p.name != META for p in listed)
         """Whether `typed` params may have brought a `_meta` beside them."""
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
@@ -65,7 +65,7 @@ class Parameters:
         self.whole: WholeParams | None = None
         """How the one parameter takes all params, if it does."""
         self._nestings = nestings
-        self.nesting = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
+        self.nesting: float | int = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
         self._hints = {parameter.name: parameter.hint for parameter in listed}

@@ -29,10 +29,10 @@ class Waiting:
     def __init__(
         self, message: Request | Notification | None, size: int, place: Place, answer: bytes = b""
     ) -> None:
-        self.message = message
-        self.size = cost(size)
-        self.place = place
-        self.answer = answer
+        self.message: Request | Notification | None = message
+        self.size: int = cost(size)
+        self.place: Place = place
+        self.answer: bytes = answer
         self.read_at: float | None = None
         """When it was read, if that will be asked for: of retries, which tell their age."""
 
@@ -57,8 +57,8 @@ class Budget:
     __slots__ = ("limit", "used")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
+        self.limit: int = limit
+        self.used: int = 0
 
 
 class RequestQueue:

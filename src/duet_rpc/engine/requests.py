@@ -94,6 +94,8 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
     keeps_order: bool = False
     """Whether ordered notifications hold back what comes after them: there is a before and after.
     """
+    listen: Callable[[str, bytes | None], bool] = lambda method, params: False
+    """Takes a notification by its method and params; False leaves it to the service."""
     shutdown_methods: frozenset[str] = frozenset()
     """Served also while we shut down, and in a full queue: they ask for the end."""
     on_shutdown_queued: Callable[[str], None] = lambda method: None
@@ -298,6 +300,9 @@ class Requests:
             self._take_cancel(message, place)
             return
         if message.method == dialect.progress and self.calls.take_progress(message.params):
+            self._no_answer(place)
+            return
+        if type(message) is Notification and self._options.listen(message.method, message.params):
             self._no_answer(place)
             return
         waiting = Waiting(message, size, place)

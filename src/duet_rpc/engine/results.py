@@ -59,5 +59,5 @@ def _decoder(returns: Any) -> Decode:
     return decode_result
 
 
-decode_any = _decoder(Any)
+decode_any: Decode = _decoder(Any)
 """Decodes a result that was taken out of its answer raw, although anything would do."""

@@ -78,6 +78,6 @@ class ExchangeHost(OnLoop):
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Refuse to call the caller."""
         raise UsageError(_NO_WAY_BACK)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Peer, Reply
 from duet_rpc.engine.calls import encode_params
-from duet_rpc.engine.connection import ConnectionOptions
+from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.deadlines import ConnectionClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, UsageError
@@ -20,9 +20,12 @@ from duet_rpc.hosts.debug import connection_class
 from duet_rpc.hosts.loggers import RequestLoggers
 from duet_rpc.transports.channel import Carrier
 from duet_rpc.transports.outbox import Outbox
+from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.framing import Frame, Framing
 
 if TYPE_CHECKING:
+    from logging import LoggerAdapter
+
     from duet_rpc.hosts.replies import PeerReply
 
 LAST_WORDS = 0.05
@@ -40,29 +43,31 @@ class BaseHost:
         self, channel: Carrier, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
     ) -> None:
         self.channel: Carrier = channel
-        self.connection = connection_class(dispatcher)(dispatcher, framing, self, options)
-        self.outbox = Outbox(
+        self.connection: Connection = connection_class(dispatcher)(
+            dispatcher, framing, self, options
+        )
+        self.outbox: Outbox = Outbox(
             channel.send, dispatcher.policy.max_output_bytes, self.connection.congest
         )
-        self.clocks = ConnectionClocks(self.connection)
+        self.clocks: ConnectionClocks = ConnectionClocks(self.connection)
         self.dispatcher = dispatcher
         self.finish = self.connection.requests.finish
         self.now: Callable[[], float] = time.monotonic
-        self.dialect = dispatcher.dialect
+        self.dialect: Dialect = dispatcher.dialect
         """How the peer is told of progress."""
-        self.logger = RequestLoggers(dispatcher.log).logger
+        self.logger: Callable[[Context], LoggerAdapter[Any]] = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
         self.turns = 0
         """Counts the times that something came or went; a watchdog sees by it whether we move."""
-        self.reads = True
+        self.reads: bool = True
         """Turned off by a server that is ending."""
-        self.input_ended = False
+        self.input_ended: bool = False
         self.on_input_end = do_nothing
         self.closed = False
         self.lost_by: Exception | None = None
         """What our open calls were told when they were lost."""
-        self.lost_calls = 0
-        self.is_copy = False
+        self.lost_calls: int = 0
+        self.is_copy: bool = False
         """We are in a forked child, and the connection is the parent's."""
         tell_in_child(self)
 
@@ -129,7 +134,7 @@ class BaseHost:
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Call the peer from a handler."""
         self._refuse_in_child()
         from duet_rpc.hosts.replies import PeerReply

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from duet_rpc.context import Context
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.deadlines import LONG, CallClock
-from duet_rpc.engine.results import decoder
+from duet_rpc.engine.results import Decode, decoder
 from duet_rpc.errors import CallTimeout, ConnectionLost, in_class
 
 
@@ -48,8 +48,8 @@ class PeerReply:
         returns: Any,
     ) -> None:
         self.ctx = ctx
-        self.clock = CallClock(timeout, host.now())
-        self.decode = decoder(returns)
+        self.clock: CallClock = CallClock(timeout, host.now())
+        self.decode: Decode | None = decoder(returns)
         self.on_settled: Callable[[], object] | None = None
         """Called when the answer has come, on whatever thread."""
         self._host = host

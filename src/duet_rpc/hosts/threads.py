@@ -49,13 +49,16 @@ class ThreadHost(BaseHost):
         self, channel: Channel, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
     ) -> None:
         super().__init__(channel, dispatcher, framing, options)
-        self.write = self.outbox.put
-        self.start = self._run_here
-        self.cancel = lambda job: None  # nothing can stop a `def`; its context tells it
+        self.write: Callable[..., None] = self.outbox.put
+        self.start: Callable[[Job], None] = self._run_here
+        self.cancel: Callable[[Job], None] = lambda job: (
+            None
+        )  # nothing can stop a `def`; its context tells it
         self._nested = 0
         """Handlers that wait for the peer, one inside the other."""
         self._mail: deque[Callable[[], object]] = deque()
         self._owner = threading.get_ident()
+        self.wake_fd: int
         self._wake_read, self.wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
@@ -88,7 +91,7 @@ class ThreadHost(BaseHost):
 
     def call(
         self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
-    ) -> Reply:
+    ) -> Reply[Any]:
         """Call the peer from inside a handler."""
         if self._nested >= MAX_NESTED:
             # No refusal of the handler's own request: that has begun, and may have had an effect.

@@ -36,7 +36,7 @@ class Watchdog:
     """Ticks without traffic after which we sleep until there is some."""
 
     def __init__(self, name: str) -> None:
-        self.resting = True
+        self.resting: bool = True
         """The reader has to call us when there is traffic."""
         self._over = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -52,7 +52,7 @@ from duet_rpc.ledger.stores.base import Store
 from duet_rpc.ledger.waits import Waits
 from duet_rpc.tracebacks import OwnFault
 
-log = logging.getLogger("duet_rpc.ledger")
+log: logging.Logger = logging.getLogger("duet_rpc.ledger")
 
 FIRST_POLL, LAST_POLL = 0.005, 0.1
 """How long a duplicate of another process waits between two looks at the record: ever longer."""

@@ -90,7 +90,7 @@ class CircuitBreaker:
         renew_in_child(self, _lock=threading.Lock, _stop=threading.Event)
         self._losses = 0
         self._answered = 0.0
-        self.is_silent = False
+        self.is_silent: bool = False
         """The circuit is open: the store did not answer, and has not answered since."""
 
     def admit(self) -> None:

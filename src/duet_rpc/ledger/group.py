@@ -25,7 +25,7 @@ class Ticket:
     __slots__ = ("answer", "operation")
 
     def __init__(self, operation: Operation):
-        self.operation = operation
+        self.operation: Operation = operation
         self.answer: Answer | Exception | None = None
 
     def wake(self) -> None:

@@ -23,7 +23,7 @@ class Execution:
         self.identity = identity
         self.owner = owner
         self.result: Result = None
-        self.is_settled = False
+        self.is_settled: bool = False
         self.has_begun = False
         """Whether the handler may have been called."""
         self.is_ending = False

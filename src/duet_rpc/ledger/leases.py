@@ -23,7 +23,7 @@ from duet_rpc.ledger.states import Fenced, Finish, Identity, Kept, Operation, Re
 from duet_rpc.ledger.stores.base import Store
 from duet_rpc.tracebacks import OwnFault
 
-log = logging.getLogger("duet_rpc.ledger")
+log: logging.Logger = logging.getLogger("duet_rpc.ledger")
 
 SETTLE_EVERY = 1.0
 MAX_OWED = 10_000

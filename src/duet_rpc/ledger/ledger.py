@@ -36,7 +36,7 @@ from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
 from duet_rpc.ledger.waits import Waits, YieldingWaits
 
-log = logging.getLogger("duet_rpc.ledger")
+log: logging.Logger = logging.getLogger("duet_rpc.ledger")
 
 if TYPE_CHECKING:
     from duet_rpc.ledger.waits_asyncio import AsyncioWaits

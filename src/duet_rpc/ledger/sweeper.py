@@ -20,7 +20,7 @@ from duet_rpc.ledger.stores.base import Store
 from duet_rpc.ledger.upkeep import Clocks
 from duet_rpc.tracebacks import OwnFault
 
-log = logging.getLogger("duet_rpc.ledger")
+log: logging.Logger = logging.getLogger("duet_rpc.ledger")
 
 SWEEP_ROWS, MOST_ROWS = 500, 16_000
 """Rows to a step: at first, and at most."""

@@ -61,9 +61,9 @@ class Wait:
     __slots__ = ("execution", "seconds")
 
     def __init__(self, seconds: float, execution: Execution | None = None):
-        self.seconds = seconds
+        self.seconds: float = seconds
         """How long at most."""
-        self.execution = execution
+        self.execution: Execution | None = execution
         """Wait until it is settled; nothing is lost if the caller gives that up."""
 
     def __await__(self) -> Generator["Wait", None, None]:

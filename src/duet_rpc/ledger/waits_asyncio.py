@@ -41,7 +41,7 @@ class LoopTicket(Ticket):
     ):
         super().__init__(operation)
         self._settled = settled
-        self.future = future
+        self.future: asyncio.Future[None] = future
 
     def wake(self) -> None:
         self._settled.put(self)

@@ -57,10 +57,10 @@ class Life:
         self._has_served = self._is_cut_off = self._is_over = False
         self._lock = threading.Lock()
         self.reason: str | None = None
-        self.unfinished = "a handler is still running"
+        self.unfinished: str = "a handler is still running"
         """What is in the way of the end, should it not come by itself."""
-        self.lingers = False
-        self.deadline = 0.0
+        self.lingers: bool = False
+        self.deadline: float = 0.0
         self.on_end: Callable[[], object] = _nothing
         """Called once, by the thread that asks for the end."""
         self.on_stop: Callable[[], object] = _nothing

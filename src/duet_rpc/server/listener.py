@@ -59,7 +59,7 @@ class Listener:
         """Take over the socket of an endpoint, which listens; `values` are those of lifespans."""
         self.hosts: dict[str, LoopHost] = {}
         self._listening = listening
-        self.address = _address(listening)
+        self.address: UnixTarget | TcpTarget = _address(listening)
         """Where clients connect to; with the port that the system chose, if it was asked to."""
         self._kind = "unix" if isinstance(self.address, UnixTarget) else "tcp"
         self._file = file_of(self.address.path) if isinstance(self.address, UnixTarget) else None

@@ -46,9 +46,9 @@ class Logs:
         colour: bool | None = None,
         log_exception_text: bool = True,
     ):
-        self.level = level
-        self.log_exception_text = log_exception_text
-        self.dropped = 0
+        self.level: str = level
+        self.log_exception_text: bool = log_exception_text
+        self.dropped: int = 0
         self._threshold = LEVELS[level]
         self._path = None if path is None else os.path.abspath(path)
         self._fd = 2

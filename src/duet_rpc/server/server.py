@@ -66,10 +66,10 @@ class Server:
         is_flag = isinstance(log_exception_text, bool)
         check("log_exception_text", log_exception_text, is_flag, "True or False")
         self.service = service
-        self.dialect = find_dialect(dialect)
-        self.hooks = _check_hooks(service, hooks)
+        self.dialect: Dialect = find_dialect(dialect)
+        self.hooks: Sequence[Hooks] = _check_hooks(service, hooks)
         self.log_exception_text = log_exception_text
-        self.policy = policy if policy is not None else EDITOR
+        self.policy: Policy = policy if policy is not None else EDITOR
         self.commands = open_commands(service, self.policy, store)
         self.dependencies = _dependencies(service, override, self.commands)
 

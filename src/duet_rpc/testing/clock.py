@@ -18,7 +18,7 @@ class ManualClock:
     """A clock that stands still until it is told to go on. Calling it tells the time."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
-        self.now = now
+        self.now: float = now
 
     def __call__(self) -> float:
         """Tell the time."""

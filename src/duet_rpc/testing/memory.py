@@ -8,9 +8,10 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from duet_rpc.client.client import Client
+from duet_rpc.client.options import CommonOptions
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.log import Log
@@ -49,7 +50,7 @@ async def connect(
     hooks: "Sequence[Hooks]" = (),
     override: Mapping[Any, Any] | None = None,
     client_hooks: "Sequence[Hooks]" = (),
-    **client_options: Any,
+    **client_options: Unpack[CommonOptions],
 ) -> AsyncIterator[Client]:
     """Serve a service in the running loop and give a `Client` that is connected to it.
 
@@ -89,7 +90,7 @@ def connect_blocking(
     hooks: "Sequence[Hooks]" = (),
     override: Mapping[Any, Any] | None = None,
     client_hooks: "Sequence[Hooks]" = (),
-    **client_options: Any,
+    **client_options: Unpack[CommonOptions],
 ) -> "Iterator[blocking.Client]":
     """Do the same for a `blocking.Client`; the server runs in the loop of a thread of its own."""
     from duet_rpc.blocking import Client as BlockingClient
@@ -182,7 +183,7 @@ class MemoryServer:
         self._wire = wire
         self._loop = loop = asyncio.get_running_loop()
         jumps = isinstance(loop, JumpingLoop)
-        self.workers = _CountedWorkers(loop) if jumps else Workers()
+        self.workers: _CountedWorkers | Workers = _CountedWorkers(loop) if jumps else Workers()
         self.hosts: list[LoopHost] = []
         self.refuses = False
         """Set it to have new connections fail."""

@@ -113,8 +113,8 @@ class Wire:
     """Joins one connection after the other; both ways pass everything on until told otherwise."""
 
     def __init__(self) -> None:
-        self.to_server = Way()
-        self.to_client = Way()
+        self.to_server: Way = Way()
+        self.to_client: Way = Way()
         self._joints: list[_Joint] = []
 
     def join(

@@ -87,7 +87,7 @@ class Channel:
         """Whether the memory of large messages is kept for the next ones: where the process is ours
         and one thread does everything, for each thread would keep its own."""
         kind = os.fstat(read_fd).st_mode
-        self.is_file = stat.S_ISREG(kind) or (stat.S_ISCHR(kind) and not os.isatty(read_fd))
+        self.is_file: bool = stat.S_ISREG(kind) or (stat.S_ISCHR(kind) and not os.isatty(read_fd))
         """A regular file, or the null device, is always ready, and event loops refuse it."""
         self.send: Send
         self._closes: Callable[[], object]

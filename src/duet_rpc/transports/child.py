@@ -72,12 +72,12 @@ class Child:
             raise ConnectFailed(_why(command[0], cwd, error)) from error
         finally:
             theirs.close()
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         guardian.watch(self.pid)
         self._guardian = guardian
         self._stderr = StderrTail(ours.stderr, on_stderr)
         os.set_blocking(ours.stdin, False)  # nobody shares our end of the pipe
-        self.channel = Channel(ours.stdout, ours.stdin)
+        self.channel: Channel = Channel(ours.stdout, ours.stdin)
         # Kept when the channel is closed: a server that still has something to say while it ends
         # must not be killed by SIGPIPE for it.
         self._last_words = os.dup(ours.stdout)

@@ -1,12 +1,13 @@
 """Ways to reach a server: each opens a link, which knows its channel and how it came to be lost."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from duet_rpc.context import Transport
-from duet_rpc.errors import ConnectionLost
+from duet_rpc.errors import ConnectFailed, ConnectionLost
 from duet_rpc.transports.channel import Channel
 
 
@@ -59,3 +60,24 @@ class SocketOpener:
             transport="unix" if isinstance(self._target, UnixTarget) else "tcp",
             address=str(self._target),
         )
+
+
+class FirstOpener:
+    """Connects to the first of several servers that can be reached, in the order given."""
+
+    def __init__(self, openers: Sequence[Opener]) -> None:
+        self._openers = openers
+
+    def open(self, timeout: float | None = None) -> Link:
+        """Connect; from the first on, also after a loss."""
+        until = None if timeout is None else time.monotonic() + timeout
+        failures: list[ConnectFailed] = []
+        for opener in self._openers:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0 and failures:
+                break
+            try:
+                return opener.open(left)
+            except ConnectFailed as error:
+                failures.append(error)
+        raise ConnectFailed("; ".join(str(failure) for failure in failures)) from failures[-1]

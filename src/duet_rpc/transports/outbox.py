@@ -24,11 +24,11 @@ class Outbox:
         self._on_over = on_over
         self._kept: deque[tuple[memoryview, bool]] = deque()
         self._answers = 0
-        self.size = 0
+        self.size: int = 0
         """Bytes that the peer has not taken."""
-        self.over = False
+        self.over: bool = False
         """Too much is kept; false again when half of what is allowed is left."""
-        self.lost = False
+        self.lost: bool = False
         """The peer closed its end: what we would say reaches nobody."""
 
     def put(self, data: Frame, answers: bool = True) -> None:

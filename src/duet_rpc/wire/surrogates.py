@@ -69,7 +69,7 @@ class Masked:
     def __init__(self, found: bytes, token: bytes) -> None:
         self._found = found
         self._token = token
-        self.text = found.replace(_STAND_IN, _BACKSLASH)
+        self.text: bytes = found.replace(_STAND_IN, _BACKSLASH)
 
     def unmask(self, part: Any) -> bytes:
         """Give a part of the text back as it was spelled."""

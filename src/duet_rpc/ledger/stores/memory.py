@@ -38,7 +38,7 @@ def steady_time() -> float:
 class MemoryStore(RecordStore):
     """Records in a dictionary. It remembers from its making on, or since the time that is given."""
 
-    keeps = ("memory", "until exit")
+    keeps: tuple[str, str] = ("memory", "until exit")
 
     capabilities = Capabilities(
         transactional=False,

@@ -49,25 +49,27 @@ class Statements:
         over = some(f"expires_at <= {value('now')}")
         shifted = some(f"expires_at > {value('after')} AND expires_at <= {value('until')}")
         upkeep = ", ".join(UPKEEP)
-        self.same = " AND ".join(f"{name} = {value(name)}" for name in COLUMNS[:3])
-        self.load = f"SELECT {columns} FROM duet_schema LEFT JOIN duet_commands ON {self.same}"
+        self.same: str = " AND ".join(f"{name} = {value(name)}" for name in COLUMNS[:3])
+        self.load: str = f"SELECT {columns} FROM duet_schema LEFT JOIN duet_commands ON {self.same}"
         """Always one row: without a record it is empty but for the time and `since`."""
-        self.records = f"""
+        self.records: str = f"""
             SELECT {columns} FROM duet_schema, duet_commands
             WHERE {alive} AND ({wanted} IS NULL OR {state} = {wanted})
             ORDER BY created_at LIMIT {value("limit")}"""
-        self.counts = f"""
+        self.counts: str = f"""
             SELECT {state} AS seen, count(*), min(created_at) FROM duet_commands
             WHERE {alive} GROUP BY seen"""
-        self.cut_off = f"""
+        self.cut_off: str = f"""
             UPDATE duet_commands
             SET state = 'unknown', expires_at = {value("now")} + {value("unknown_ttl")}
             WHERE {over} AND {IS_CUT_OFF}"""
-        self.drop = f"DELETE FROM duet_commands WHERE {over} AND NOT {IS_CUT_OFF}"
-        self.shift = f"""
+        self.drop: str = f"DELETE FROM duet_commands WHERE {over} AND NOT {IS_CUT_OFF}"
+        self.shift: str = f"""
             UPDATE duet_commands SET expires_at = expires_at + {value("by")} WHERE {shifted}"""
-        self.upkeep = f"SELECT {upkeep}, {now} FROM duet_schema"
-        self.set_upkeep = f"UPDATE duet_schema SET ({upkeep}) = ({', '.join(map(value, UPKEEP))})"
+        self.upkeep: str = f"SELECT {upkeep}, {now} FROM duet_schema"
+        self.set_upkeep: str = (
+            f"UPDATE duet_schema SET ({upkeep}) = ({', '.join(map(value, UPKEEP))})"
+        )
 
 
 class SqlStore(RecordStore):

@@ -69,7 +69,7 @@ class HeaderFraming:
         tight = max_message_bytes < _KNOWN_BODY or max_header_bytes < _KNOWN_BYTES
         self._known = {} if tight else _KNOWN
         self._state: _State = HeaderFraming._between
-        self.started = 0
+        self.started: int = 0
         self._held = b""
         # The header section: where its unfinished line begins, and what the ones before it said.
         self._line = self._lines = 0

@@ -47,7 +47,7 @@ class LineFraming:
         self._tail = b""
         self._line = bytearray()
         self._dropping = False
-        self.started = 0
+        self.started: int = 0
 
     prefixes: Sequence[bytes] = ()
 

@@ -54,7 +54,7 @@ class BoundedConnection:
     deadline: float | None = None
     """When (monotonic) the server must have answered; None while a handler has the connection."""
     breaker: CircuitBreaker | None = None
-    patience = 0.0
+    patience: float = 0.0
     """How long a statement may take before the breaker is asked about the server."""
 
     if not TYPE_CHECKING:  # which sees that of the driver, blocking or not
@@ -94,13 +94,17 @@ class BoundedConnection:
 class LentConnection(BoundedConnection, psycopg.Connection[Any]):
     """A connection whose transaction is the ledger's."""
 
-    commit = rollback = close = _refuse
+    commit: Callable[..., NoReturn] = _refuse
+    rollback: Callable[..., NoReturn] = _refuse
+    close: Callable[..., NoReturn] = _refuse
 
 
 class AsyncLentConnection(BoundedConnection, psycopg.AsyncConnection[Any]):
     """The same for an event loop."""
 
-    commit = rollback = close = _refuse
+    commit: Callable[..., NoReturn] = _refuse
+    rollback: Callable[..., NoReturn] = _refuse
+    close: Callable[..., NoReturn] = _refuse
 
 
 class ReadingConnection(BoundedConnection, psycopg.Connection[Any]):

@@ -72,7 +72,7 @@ _LONG = 10
 """How many timeouts a statement may take that goes over the whole table."""
 
 T = TypeVar("T")
-log = logging.getLogger("duet_rpc.ledger")
+log: logging.Logger = logging.getLogger("duet_rpc.ledger")
 
 
 class PostgresStore(SqlStore):
@@ -88,7 +88,7 @@ class PostgresStore(SqlStore):
     answers others.
     """
 
-    keeps = ("postgresql", "over restarts")
+    keeps: tuple[str, str] = ("postgresql", "over restarts")
     sql = SQL
 
     capabilities = Capabilities(

@@ -61,7 +61,7 @@ class RedisStore(RecordStore):
     until it answers again.
     """
 
-    keeps = ("redis", "as its server does")
+    keeps: tuple[str, str] = ("redis", "as its server does")
 
     def __init__(self, url: str, *, timeout: float = 5.0):
         if timeout <= 0:

@@ -22,7 +22,7 @@ from duet_rpc.ledger.stores.sql import (
     write_schema,
 )
 
-log = logging.getLogger("duet_rpc.ledger")
+log: logging.Logger = logging.getLogger("duet_rpc.ledger")
 
 WAL_IS_SAFE_FROM = (3, 51, 3)
 """Before it, several writing processes can corrupt a file in WAL mode (the WAL-reset bug)."""
@@ -58,7 +58,8 @@ class Patience:
     """
 
     def __init__(self, seconds: float):
-        self.full = self.seconds = seconds
+        self.full: float = seconds
+        self.seconds: float = seconds
 
     def lose(self) -> None:
         """Note that someone waited in vain."""

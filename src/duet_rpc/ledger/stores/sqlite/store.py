@@ -45,7 +45,7 @@ class SqliteStore(SqlStore):
     connection made for handlers, transactional or reading, to set pragmas or a row factory.
     """
 
-    keeps = ("sqlite", "over restarts")
+    keeps: tuple[str, str] = ("sqlite", "over restarts")
     sql = SQL
 
     capabilities = Capabilities(

@@ -241,7 +241,7 @@ class SqliteTransaction(StoreTransaction):
     ):
         self._transactions = transactions
         self.connection = connection
-        self.token = record.token
+        self.token: int = record.token
         self._record = record
 
     def commit(self, outcome: bytes, ttl: float) -> bytes | None:

@@ -1,0 +1,145 @@
+"""What can be called with an asyncio client, and how results are typed.
+
+One rule holds for `call`, `query`, `command` and `outcome`: each is a coroutine, and sends nothing
+before it is awaited or made a task. `start` is the one verb that sends at once, and returns a
+future.
+
+Most of the module are signatures, each of them three times: so type checkers know results.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar, Unpack, overload
+
+from duet_rpc.client.base import BaseClient
+from duet_rpc.client.batch import BaseBatch
+from duet_rpc.client.options import CallOptions, Expected, KeyOptions, TimeOptions, TryOptions
+from duet_rpc.client.outcomes import Outcome
+from duet_rpc.client.started import StartedCall
+from duet_rpc.engine.calls import encode_params
+
+T = TypeVar("T")
+
+
+class AsyncCalls(BaseClient):
+    """The calls of an asyncio client; its connection is the subclass's part."""
+
+    def request(self, method: str, params: bytes | None, expected: Expected) -> StartedCall[Any]:
+        """Send one call on the connection that is there, or on a new one."""
+        raise NotImplementedError
+
+    @overload
+    async def call(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[CallOptions]
+    ) -> T: ...
+    @overload
+    async def call(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
+    ) -> Any: ...
+    async def call(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
+    ) -> Any:
+        """Call a method, once: after a loss nobody knows whether it happened.
+
+        `timeout` is the client's unless it is given. `on_progress` is called with the progress that
+        the server sends, each of which starts the timeout again. `total_timeout` bounds the call
+        whatever its progress, also with `timeout=None`. `errors` are classes of its own for its
+        errors.
+        """
+        if returns is Any and not options:
+            expected = self._usual
+        else:
+            expected = self._core.expect(returns, **options)
+        return await self.ask(method, encode_params(params), expected)
+
+    @overload
+    def start(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[CallOptions]
+    ) -> StartedCall[T]: ...
+    @overload
+    def start(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
+    ) -> StartedCall[Any]: ...
+    def start(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
+    ) -> StartedCall[Any]:
+        """Send a call as `call` does, now, and return without waiting for its answer.
+
+        Its time starts now. `await client.start(...)` is `await client.call(...)`. Many calls at
+        once are cheapest so: none of them needs a task.
+        """
+        if returns is Any and not options:
+            expected = self._usual
+        else:
+            expected = self._core.expect(returns, **options)
+        return self.request(method, encode_params(params), expected)
+
+    @overload
+    def query(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[TryOptions]
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def query(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
+    def query(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a method that changes nothing; it is tried again as `retry` says."""
+        return self._core.query(method, params, returns, **options)
+
+    @overload
+    def command(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[KeyOptions]
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def command(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
+    def command(
+        self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a method with effects, under an idempotency key that is kept over all tries.
+
+        `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
+        another process. A server that cannot know what became of it then does not run it again.
+        """
+        return self._core.command(method, params, returns, **options)
+
+    @overload
+    def outcome(
+        self, method: str, key: str, *, returns: type[T], **options: Unpack[TimeOptions]
+    ) -> Coroutine[Any, Any, Outcome[T]]: ...
+    @overload
+    def outcome(
+        self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
+    ) -> Coroutine[Any, Any, Outcome[Any]]: ...
+    def outcome(
+        self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
+    ) -> Coroutine[Any, Any, Outcome[Any]]:
+        """Ask what became of a command; `timeout` is the client's unless it is given.
+
+        `returns` is the type to decode the command's result into.
+        """
+        return self._core.outcome(method, key, returns, **options)
+
+    async def notify(self, method: str, params: Any = None) -> None:
+        """Send a notification; waits while the server does not read, up to the usual timeout."""
+        await self.send(method, encode_params(params), self._timeout)
+
+    def batch(self, *, one_by_one: bool = False) -> "AsyncBatch":
+        """Gather calls and send them together: `async with client.batch() as batch: ...`.
+
+        With `one_by_one` each is a message of its own, for servers that drop arrays unread.
+        """
+        return AsyncBatch(self._core, self._batches, one_by_one)
+
+
+class AsyncBatch(BaseBatch):
+    """Calls that are sent together when the block is left."""
+
+    async def __aenter__(self) -> "AsyncBatch":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            await self._sender.send(self._items, one_by_one=self._one_by_one)
