@@ -97,7 +97,7 @@ class HandHost:
         self.cancelled.append(job)
 
     def reclaim(self) -> None:
-        raise AssertionError("nobody takes the baton in these tests")
+        raise AssertionError("no one takes the token in these tests")
 
     @property
     def peer(self) -> Peer:

@@ -30,8 +30,8 @@ from duet_rpc.cli.serve_options import ServeOptions, serving_options
     metavar="HOST:PORT",
     envvar="DUET_RPC_TCP",
     show_envvar=True,
-    help="Listen on a TCP port (0: any free one, told in the log). Only loopback addresses are"
-    " taken, for whoever connects is served.",
+    help="Listen on a TCP port (0: any free one, shown in the log). Only loopback addresses are"
+    " taken, for every client that connects is served.",
 )
 @click.option(
     "--allow-remote",
@@ -46,8 +46,8 @@ from duet_rpc.cli.serve_options import ServeOptions, serving_options
     envvar="DUET_RPC_RELOAD",
     show_envvar=True,
     help="Start anew, on the same stdin and stdout, when a file of the service changes. It happens"
-    " between requests, so the client notices nothing; a version that cannot be imported is told"
-    " in the log, and the old one goes on.",
+    " between requests, so the client notices nothing; a version that cannot be imported is logged,"
+    " and the old one goes on.",
 )
 def command(
     options: ServeOptions,
@@ -85,14 +85,14 @@ def command(
     if unix is None and tcp is None:
         take_stdio()  # before the file is imported: it may print
     if reload:
-        # Compiled files are told apart by the second; people change a file twice in one.
+        # Compiled files are distinguished by the second; people change a file twice in one.
         sys.dont_write_bytecode = True
     service = load_service(target)
     try:
         server = Server(service, policy=rules, store=store)
     except UsageError as error:
-        told = str(error).replace("store= of Server", "--store")
-        raise click.UsageError(told) from None
+        text = str(error).replace("store= of Server", "--store")
+        raise click.UsageError(text) from None
     logs = options.make_logs()
     try:
         if unix is not None:
@@ -103,8 +103,8 @@ def command(
             server.run_tcp(host, port, allow_remote=allow_remote, logs=logs, framing=framing)
             return
     except UsageError as error:
-        told = str(error).replace("say allow_remote=True", "give --allow-remote")
-        raise click.UsageError(told) from None
+        text = str(error).replace("say allow_remote=True", "give --allow-remote")
+        raise click.UsageError(text) from None
     file = find_file(target) if reload else None
     if file is None:
         server.run_stdio(framing=framing, logs=logs)

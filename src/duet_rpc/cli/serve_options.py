@@ -34,7 +34,7 @@ _OPTIONS = (
         show_default=True,
         envvar="DUET_RPC_FRAMING",
         show_envvar=True,
-        help="How messages are told apart: by Content-Length headers, one a line, or as the"
+        help="How messages are separated: by Content-Length headers, one a line, or as the"
         " client's first byte shows.",
     ),
     click.option(

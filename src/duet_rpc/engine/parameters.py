@@ -17,8 +17,8 @@ from duet_rpc.context import Context, transaction_type
 from duet_rpc.engine.wording import accepted_values, explain, invalid, type_name
 from duet_rpc.errors import InvalidParams, UsageError
 from duet_rpc.wire import surrogates
+from duet_rpc.wire.depth import SHALLOW, shallow_json
 from duet_rpc.wire.large import LARGE, decode_large
-from duet_rpc.wire.messages import SHALLOW, shallow_json
 from duet_rpc.wire.params import KEY, META
 
 __all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]

@@ -34,7 +34,11 @@ def do_nothing() -> None:
 
 
 class BaseHost:
-    """Reads and writes for one connection; see `ThreadHost` and `LoopHost` for the waiting."""
+    """Reads and writes for one connection; see `ThreadHost` and `LoopHost` for the waiting.
+
+    It has more than twenty methods because handlers see it as their peer and the connection as its
+    host, and more than fifteen fields because the hot path finds the parts of the engine in them.
+    """
 
     def __init__(
         self, channel: Carrier, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
@@ -49,7 +53,7 @@ class BaseHost:
         self.finish = self.connection.requests.finish
         self.now: Callable[[], float] = time.monotonic
         self.dialect = dispatcher.dialect
-        """How the peer is told of progress."""
+        """How progress is sent to the peer."""
         self.logger = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
         self.turns = 0
@@ -60,7 +64,7 @@ class BaseHost:
         self.on_input_end = do_nothing
         self.closed = False
         self.lost_by: Exception | None = None
-        """What our open calls were told when they were lost."""
+        """What our open calls failed with when they were lost."""
         self.lost_calls = 0
         self.is_copy = False
         """We are in a forked child, and the connection is the parent's."""
