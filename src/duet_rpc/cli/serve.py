@@ -4,47 +4,42 @@ import sys
 
 import click
 
-from duet_rpc.cli.serve_options import ServeOptions, serving_options
+from duet_rpc.cli.serve_options import ServeOptions, option, serving_options
 
 
 @click.command("serve", epilog="Exit codes: 0 ended as asked, 1 the file failed, 2 used wrongly.")
 @click.argument("target", metavar="FILE[:OBJECT]")
 @serving_options
-@click.option(
+@option(
     "--store",
     metavar="URL",
     envvar="DUET_RPC_STORE",
-    show_envvar=True,
     help="Where to remember commands, so that a retry does not run twice: sqlite:///commands.db,"
     " postgresql://..., redis://...",
 )
-@click.option(
+@option(
     "--unix",
     metavar="PATH",
     envvar="DUET_RPC_UNIX",
-    show_envvar=True,
     help="Listen on a unix socket, made for you alone (mode 0600), instead of stdin and stdout.",
 )
-@click.option(
+@option(
     "--tcp",
     metavar="HOST:PORT",
     envvar="DUET_RPC_TCP",
-    show_envvar=True,
     help="Listen on a TCP port (0: any free one, shown in the log). Only loopback addresses are"
     " taken, for every client that connects is served.",
 )
-@click.option(
+@option(
     "--allow-remote",
     is_flag=True,
     envvar="DUET_RPC_ALLOW_REMOTE",
-    show_envvar=True,
     help="Take any address for --tcp. Everybody who can reach it may call everything.",
 )
-@click.option(
+@option(
     "--reload",
     is_flag=True,
     envvar="DUET_RPC_RELOAD",
-    show_envvar=True,
     help="Start anew, on the same stdin and stdout, when a file of the service changes. It happens"
     " between requests, so the client notices nothing; a version that cannot be imported is logged,"
     " and the old one goes on.",

@@ -21,7 +21,7 @@ from duet_rpc.wire.framing.frames import (
     Event,
     Fault,
     Frame,
-    whole,
+    join_frame,
 )
 from duet_rpc.wire.framing.header import HeaderFraming
 
@@ -36,7 +36,7 @@ __all__ = [
     "HeaderFraming",
     "check_framing",
     "framing",
-    "whole",
+    "join_frame",
 ]
 
 

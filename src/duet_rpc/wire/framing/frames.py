@@ -41,7 +41,7 @@ Frame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """What is written for one body; parts of it, one after the other, if the body is a large one."""
 
 
-def whole(frame: Frame) -> bytes:
+def join_frame(frame: Frame) -> bytes:
     """Put a frame into one piece."""
     return frame if isinstance(frame, bytes) else b"".join(frame)
 

@@ -20,9 +20,9 @@ from duet_rpc.wire.framing.frames import (
     Frame,
     cut,
     in_parts,
+    join_frame,
     oversize,
     refusal,
-    whole,
 )
 
 _BLANK_RUN = rb"[ \t\r\n]*"
@@ -88,7 +88,7 @@ class HeaderFraming:
 
     @staticmethod
     def encode(body: bytes) -> bytes:
-        return whole(HeaderFraming.frame(body))
+        return join_frame(HeaderFraming.frame(body))
 
     @staticmethod
     def frame(body: bytes) -> Frame:
