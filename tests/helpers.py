@@ -19,7 +19,7 @@ from duet_rpc.hosts.debug import connection_class
 from duet_rpc.policy import Policy
 from duet_rpc.service import Service
 from duet_rpc.wire.dialect import JSONRPC, Dialect
-from duet_rpc.wire.framing import Fault, Frame, Framing, HeaderFraming, join_parts
+from duet_rpc.wire.framing import Fault, Frame, Framing, HeaderFraming, join_frame
 from duet_rpc.wire.framing.whole import WholeFraming
 
 
@@ -69,10 +69,10 @@ class HandHost:
         self.dialect = JSONRPC
 
     def write(self, data: Frame) -> None:
-        self.writes.append(join_parts(data))
+        self.writes.append(join_frame(data))
 
     def write_own(self, data: Frame) -> None:
-        self.writes.append(join_parts(data))
+        self.writes.append(join_frame(data))
 
     def start(self, job: Job) -> None:
         if job.method.name in self.held:
@@ -97,7 +97,7 @@ class HandHost:
         self.cancelled.append(job)
 
     def reclaim(self) -> None:
-        raise AssertionError("nobody takes the baton in these tests")
+        raise AssertionError("no one takes the token in these tests")
 
     @property
     def peer(self) -> Peer:

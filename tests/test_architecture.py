@@ -194,6 +194,78 @@ def test_the_checker_sees_two_classes_of_one_name() -> None:
     assert places_of_classes(sources) == {"Line": ["a", "b"]}
 
 
+# What is larger says why in its docstring: "It has more than twenty methods because ...".
+MOST = {"twenty methods": 20, "fifteen fields": 15, "400 lines": 400}
+
+# Those that do not say so themselves, and why they are large.
+LARGE = {
+    "client.client.Client": "the methods of both faces, each with its overloads",
+    "client.blocking.Client": "the methods of both faces, each with its overloads",
+    "client.shared.SharedConnection": "all that needs the lock of a shared connection",
+    "engine.parameters.Parameters": "what is prepared at registration, for one look-up each",
+    "server.listener.Listener": "one socket, its limits, and its connections by how far they are",
+    "client.client": "a quarter are overloads",
+    "client.shared": "all that needs the lock of a shared connection",
+    "engine.parameters": "hints, decoders and adapters of one handler",
+    "service": "each decorator has its overloads",
+}
+
+
+def fields_of(node: ast.ClassDef) -> set[str]:
+    """Name the fields of a class: annotated, in `__slots__`, or set by `__init__`."""
+    found: set[str] = set()
+    for part in node.body:
+        match part:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id="__slots__")], value=value):
+                found |= {str(each.value) for each in ast.walk(value) if type(each) is ast.Constant}
+            case ast.FunctionDef(name="__init__"):
+                for each in ast.walk(part):
+                    match each:
+                        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                            found.add(name)
+    return found
+
+
+def unexplained(module: str, source: str) -> Iterator[tuple[str, str]]:
+    """Name the module and each class of it that is too large and does not say why, and in what."""
+    tree = ast.parse(source)
+    sizes: list[tuple[str, str, dict[str, int]]] = [
+        (module, ast.get_docstring(tree) or "", {"400 lines": len(source.splitlines())})
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            kinds = ast.FunctionDef | ast.AsyncFunctionDef
+            methods = {each.name for each in node.body if isinstance(each, kinds)}
+            size = {"twenty methods": len(methods), "fifteen fields": len(fields_of(node))}
+            sizes.append((f"{module}.{node.name}", ast.get_docstring(node) or "", size))
+    for name, text, size in sizes:
+        words = " ".join(text.split())
+        for what, count in size.items():
+            if count > MOST[what] and f"more than {what} because" not in words:
+                yield name, what
+
+
+def test_what_is_large_says_why() -> None:
+    found = [each for path, text in our_modules().items() for each in unexplained(path, text)]
+    assert not [each for each in found if each[0] not in LARGE]
+
+
+def test_the_checker_sees_what_is_large() -> None:
+    methods = "\n".join(f"    def m{number}(self): ..." for number in range(21))
+    slots = "    __slots__ = " + repr(tuple(f"s{number}" for number in range(14)))
+    init = "    def __init__(self):\n        self.a, self.s1 = 1, 2\n        self.b += 1"
+    source = f"class A:\n{methods}\nclass B:\n{slots}\n{init}\n" + "\n" * 400
+    assert sorted(unexplained("m", source)) == [
+        ("m", "400 lines"),
+        ("m.A", "twenty methods"),
+        ("m.B", "fifteen fields"),
+    ]
+    reason = "    'It has more than\\n twenty methods because of this.'\n"
+    assert list(unexplained("m", f"class A:\n{reason}{methods}")) == []
+
+
 # The checker, tried on sources that break the rules.
 
 SOUND = {

@@ -187,7 +187,7 @@ def test_a_server_that_is_not_named_is_asked_for(words: list[str], said: str, pl
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tcp://127.0.0.1:1", "add"], "nobody listens there"),
+        (["tcp://127.0.0.1:1", "add"], "nothing listens there"),
         (["unix:nowhere", "add"], "is the server running"),
         (["unix:sums.py", "add"], "cannot connect to unix:sums.py"),
         (["add", "--", "no-such-program"], "cannot start no-such-program"),

@@ -73,6 +73,7 @@ def test_elsewhere_answers_come_as_they_are_ready(policy: Policy) -> None:
 
 @pytest.mark.carriers("stream")
 @pytest.mark.clause("order-2")
+@pytest.mark.carriers("stream")
 def test_responses_come_in_request_order_also_when_clients_pipeline() -> None:
     stream = b"".join(
         frame(request(("echo", "foobar", "gone", "subtract", "whoami")[n % 5], id=n))

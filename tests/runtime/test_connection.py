@@ -738,7 +738,7 @@ def test_while_the_connection_is_lent_nothing_starts_but_cancellations_get_throu
 
 
 def read_meanwhile(sender: Line, data: bytes) -> None:
-    """Do what a second thread does while the first is in a handler: take the baton and read."""
+    """Do what a second thread does while the first is in a handler: take the token and read."""
     connection = sender.connection
     assert connection.handover.take_over()
     connection.receive(data)
@@ -786,7 +786,7 @@ def test_a_straight_line_that_was_read_behind_goes_on(known: bool) -> None:
         number: int
 
         def __post_init__(self) -> None:
-            if not sender.connection.handover.lent and sender.connection.handover.baton:
+            if not sender.connection.handover.lent and sender.connection.handover.token:
                 read_meanwhile(sender, frame(request("quick", id=2)))
 
     @service.query

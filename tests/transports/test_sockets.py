@@ -106,12 +106,12 @@ def test_a_refused_connection_says_so(tmp_path: Path) -> None:
     before = descriptors()
     with listen_tcp("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-    with pytest.raises(ConnectFailed, match=f"tcp://127.0.0.1:{port}: nobody listens there"):
+    with pytest.raises(ConnectFailed, match=f"tcp://127.0.0.1:{port}: nothing listens there"):
         connect_tcp("127.0.0.1", port, PATIENCE)
     with pytest.raises(ConnectFailed, match="no such socket; is the server running"):
         connect_unix(str(tmp_path / "nothing"), PATIENCE)
     listen_unix(str(tmp_path / "dead")).close()
-    with pytest.raises(ConnectFailed, match="nobody listens there"):
+    with pytest.raises(ConnectFailed, match="nothing listens there"):
         connect_unix(str(tmp_path / "dead"), PATIENCE)
     with pytest.raises(ConnectFailed, match="1 to 107 bytes, and this one"):
         connect_unix("x" * 108, PATIENCE)

@@ -21,7 +21,7 @@ from duet_rpc.wire.framing import (
     Framing,
     HeaderFraming,
     framing,
-    join_parts,
+    join_frame,
 )
 from duet_rpc.wire.framing.auto import AutoFraming
 from duet_rpc.wire.framing.line import LineFraming
@@ -849,7 +849,7 @@ def test_the_refusal_of_a_line_says_the_limit() -> None:
     assert fault.error.data == {"reason": "oversize", "detail": "send less at once", "limit": 50}
 
 
-def test_a_large_line_is_handed_over_in_one_piece() -> None:
+def test_a_large_line_is_handed_over_join_frame() -> None:
     framing = LineFraming()
     wire = LARGE.replace(b"\n", b"") + b"\n"
     events = [
@@ -988,9 +988,9 @@ def test_a_frame_is_written_in_one_way() -> None:
 @pytest.mark.parametrize("form", [HeaderFraming, LineFraming, AutoFraming])
 def test_what_is_written_is_the_frame_also_in_parts(form: type[Framing], size: int) -> None:
     framing, body = form(), (bytes(range(32, 127)) * (size // 95 + 1))[:size]
-    assert join_parts(framing.frame(body)) == framing.encode(body)
+    assert join_frame(framing.frame(body)) == framing.encode(body)
     large = body * (65_536 // size + 1)
-    assert join_parts(framing.frame_around(b"[", large, b"]")) == framing.encode(
+    assert join_frame(framing.frame_around(b"[", large, b"]")) == framing.encode(
         b"[" + large + b"]"
     )
 
@@ -1002,7 +1002,7 @@ def test_a_large_body_is_not_copied_to_be_framed() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200_000
-    assert [len(join_parts(frame)) - len(body) for frame in frames] == [27, 1]
+    assert [len(join_frame(frame)) - len(body) for frame in frames] == [27, 1]
 
 
 @pytest.mark.parametrize("form", [HeaderFraming, LineFraming, AutoFraming])

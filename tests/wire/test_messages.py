@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.errors import InvalidRequest, ParseError, RpcError
+from duet_rpc.wire.depth import is_json_text
 from duet_rpc.wire.messages import (
     Batch,
     Invalid,
@@ -22,7 +23,6 @@ from duet_rpc.wire.messages import (
     encode_notification,
     encode_request,
     error_object,
-    is_json_text,
 )
 
 

@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from duet_rpc.wire.depth import SHALLOW, is_json_text, shallow_json
 from duet_rpc.wire.messages import (
-    SHALLOW,
     Batch,
     Invalid,
     Notification,
@@ -20,8 +20,6 @@ from duet_rpc.wire.messages import (
     encode_error,
     encode_notification,
     encode_request,
-    is_json_text,
-    shallow_json,
 )
 
 decode_shallow = msgspec.json.Decoder(shallow_json()).decode

@@ -29,7 +29,7 @@ def read_age(since: str) -> float:
     if age < 0:
         raise click.UsageError(
             f"--since {since}: that is still to come, by the clock of this machine; say when the"
-            " command was first sent, or --retry if nobody knows"
+            " command was first sent, or --retry if no one knows"
         )
     return age
 

@@ -41,7 +41,7 @@ _SHORT = 1.0
 @click.option(
     "--retry",
     is_flag=True,
-    help="The command was sent before under this key, nobody knows when.",
+    help="The command was sent before under this key, no one knows when.",
 )
 @click.option(
     "--since",
@@ -69,7 +69,7 @@ def command(
     PARAM is NAME=TEXT, or NAME:=JSON for any other value. @FILE in place of the value reads it from
     a file, @- from stdin.
 
-    A command is sent under an idempotency key. When nobody can say whether it happened, the key is
+    A command is sent under an idempotency key. When no one can say whether it happened, the key is
     shown, to send the very same command again: under one key it takes effect at most once, or again
     if it is declared retry safe. --since or --retry tell that it was sent before: a server that
     cannot know what became of it then says so instead of running it.
@@ -161,7 +161,7 @@ class _Call:
                 attempt.key = new_key()
             retry = None if attempt.age is None else RetryAge(2, in_ms(attempt.age))
             params = Raw(add_metadata(encode_params(params), key=attempt.key, retry=retry) or b"")
-        # Only our own servers are known to bear the token that asks for news.
+        # Only our own servers are known to bear the token that asks for progress.
         wants_news = is_known and (params is None or isinstance(self._params, dict))
         attempt.sent, attempt.first_sent = True, write_moment(attempt.age)
         try:
@@ -201,7 +201,7 @@ class _Call:
 
 
 def _say_progress(value: Any) -> str:
-    """Say news of progress in a line: as LSP and MCP shape them, or as they are."""
+    """Say progress in a line: as LSP and MCP shape them, or as they are."""
     if not isinstance(value, dict):
         return safe(value) if isinstance(value, str) else write_compact(value)
     share = value.get("percentage")

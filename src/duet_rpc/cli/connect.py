@@ -38,7 +38,7 @@ _OPTIONS = (
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        show_default="30, and again after each news of progress",
+        show_default="30, and again after each progress",
         help="How long to wait for the answer; inf for as long as the connection lives.",
     ),
     click.option(
@@ -46,7 +46,7 @@ _OPTIONS = (
         type=click.Choice(["lsp", "ndjson"]),
         default="lsp",
         show_default=True,
-        help="How messages are told apart: by Content-Length headers, or one a line.",
+        help="How messages are separated: by Content-Length headers, or one a line.",
     ),
     click.option(
         "-v", "--verbose", is_flag=True, help="Show what a server after -- writes to its stderr."
@@ -109,7 +109,7 @@ class Target:
         finite = None if timeout == float("inf") else timeout
         self._timeout = USUAL_TIMEOUT if timeout is None else finite
         self.total_timeout = finite
-        """What news of progress cannot prolong: the time that was asked for."""
+        """What progress cannot prolong: the time that was asked for."""
         self.unseen: deque[str] = deque(maxlen=MAX_TAIL)
         """The last lines that a started server wrote to its stderr, if they are not shown."""
         self.refusal: RpcError | None = None

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def describe_methods(client: "Client") -> ServiceDescription | None:
     """Ask what methods there are and of what kind; None if the server does not know how to say."""
-    told = _ask(client, "describeMethods", list[dict[str, Any]])
-    if told is None:
+    described = _ask(client, "describeMethods", list[dict[str, Any]])
+    if described is None:
         return None
-    methods = [method for method in map(read_method, told) if method is not None]
+    methods = [method for method in map(read_method, described) if method is not None]
     return ServiceDescription(
         methods=tuple(replace(method, kind=method.kind or "query") for method in methods)
     )

@@ -190,7 +190,7 @@ def _advise_after_answer(error: RpcError, attempt: Attempt) -> list[str]:
             return ["Nothing was done: the key stands for another command. Take a new key."]
         case OutcomeUnknown():
             return [
-                "A run was cut off, and nobody can know whether its effect happened; it is not run"
+                "A run was cut off, and no one can know whether its effect happened; it is not run"
                 " again.",
                 "Its operator can look it up and settle it, in the store that the server uses:",
                 f"  duet-rpc commands show {shlex.join([attempt.method, attempt.key or 'KEY'])}"

@@ -20,7 +20,7 @@ from duet_rpc.cli.exit_codes import NOT_WRITTEN
 from duet_rpc.wire import surrogates
 
 MAX_COLOURED = 1 << 20
-"""Longer values are shown in one colour: nobody reads them, and somebody waits for them."""
+"""Longer values are shown in one colour: no one reads them, and they would take long."""
 
 _OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, and those that turn the direction of text."""
@@ -55,7 +55,7 @@ def output_options(run: Callable[..., None]) -> Callable[..., None]:
 
 
 class Output:
-    """Stdout, for whoever reads it."""
+    """Stdout, for a person or a program."""
 
     def __init__(self, format_: str | None, no_color: bool) -> None:
         on_terminal = is_terminal(sys.stdout)
@@ -65,7 +65,7 @@ class Output:
         self.pretty: bool = on_terminal if format_ is None else format_ == "pretty"
         self.no_color = no_color
         self.json_wanted: bool = format_ == "json"
-        """JSON was asked for by name: failures are told in it as well."""
+        """JSON was asked for by name: failures are printed in it as well."""
         self.colour: bool = self.pretty and on_terminal and not no_color and _terminal_has_colour()
         self.width: int = 100
         if on_terminal:
@@ -85,7 +85,7 @@ class Output:
         try:
             click.echo(text)
         except BrokenPipeError:
-            raise  # whoever read has had enough; click ends quietly
+            raise  # the reader has had enough; click ends quietly
         except OSError as error:
             # What could not be written now would be tried again, and fail, when the process ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -4,58 +4,52 @@ import sys
 
 import click
 
-from duet_rpc.cli.serve_options import ServeOptions, serving_options
+from duet_rpc.cli.serve_options import ServeOptions, option, serving_options
 
 
 @click.command("serve", epilog="Exit codes: 0 ended as asked, 1 the file failed, 2 used wrongly.")
 @click.argument("target", metavar="FILE[:OBJECT]")
 @serving_options
-@click.option(
+@option(
     "--store",
     metavar="URL",
     envvar="DUET_RPC_STORE",
-    show_envvar=True,
     help="Where to remember commands, so that a retry does not run twice: sqlite:///commands.db,"
     " postgresql://..., redis://...",
 )
-@click.option(
+@option(
     "--unix",
     metavar="PATH",
     envvar="DUET_RPC_UNIX",
-    show_envvar=True,
     help="Listen on a unix socket, made for you alone (mode 0600), instead of stdin and stdout.",
 )
-@click.option(
+@option(
     "--tcp",
     metavar="HOST:PORT",
     envvar="DUET_RPC_TCP",
-    show_envvar=True,
-    help="Listen on a TCP port (0: any free one, told in the log). Only loopback addresses are"
-    " taken, for whoever connects is served.",
+    help="Listen on a TCP port (0: any free one, shown in the log). Only loopback addresses are"
+    " taken, for every client that connects is served.",
 )
-@click.option(
+@option(
     "--allow-remote",
     is_flag=True,
     envvar="DUET_RPC_ALLOW_REMOTE",
-    show_envvar=True,
     help="Take any address for --tcp. Everybody who can reach it may call everything.",
 )
-@click.option(
+@option(
     "--max-connections",
     type=click.IntRange(min=1),
     metavar="COUNT",
     envvar="DUET_RPC_MAX_CONNECTIONS",
-    show_envvar=True,
     help="Serve so many connections of a socket at once; others are refused.  [100]",
 )
-@click.option(
+@option(
     "--reload",
     is_flag=True,
     envvar="DUET_RPC_RELOAD",
-    show_envvar=True,
     help="Start anew, on the same stdin and stdout, when a file of the service changes. It happens"
-    " between requests, so the client notices nothing; a version that cannot be imported is told"
-    " in the log, and the old one goes on.",
+    " between requests, so the client notices nothing; a version that cannot be imported is logged,"
+    " and the old one goes on.",
 )
 def command(
     options: ServeOptions,
@@ -97,14 +91,14 @@ def command(
     if unix is None and tcp is None:
         take_stdio()  # before the file is imported: it may print
     if reload:
-        # Compiled files are told apart by the second; people change a file twice in one.
+        # Compiled files are distinguished by the second; people change a file twice in one.
         sys.dont_write_bytecode = True
     service = load_service(target)
     try:
         server = Server(service, policy=rules, store=store)
     except UsageError as error:
-        told = str(error).replace("store= of Server", "--store")
-        raise click.UsageError(told) from None
+        text = str(error).replace("store= of Server", "--store")
+        raise click.UsageError(text) from None
     logs = options.make_logs()
     most = MAX_CONNECTIONS if max_connections is None else max_connections
     try:
@@ -123,8 +117,8 @@ def command(
             )
             return
     except UsageError as error:
-        told = str(error).replace("say allow_remote=True", "give --allow-remote")
-        raise click.UsageError(told) from None
+        text = str(error).replace("say allow_remote=True", "give --allow-remote")
+        raise click.UsageError(text) from None
     file = find_file(target) if reload else None
     if file is None:
         server.run_stdio(framing=framing, logs=logs)

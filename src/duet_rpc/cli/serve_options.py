@@ -17,63 +17,59 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warn", "error")
 
+option = functools.partial(click.option, show_envvar=True)
+"""Makes an option that has an environment variable beside it."""
+
 _OPTIONS = (
-    click.option(
+    option(
         "--policy",
         type=click.Choice(list(PRESETS), case_sensitive=False),
         default="editor",
         show_default=True,
         envvar="DUET_RPC_POLICY",
-        show_envvar=True,
         help="The rules to serve under; see `duet-rpc policy`.",
     ),
-    click.option(
+    option(
         "--framing",
         type=click.Choice(["lsp", "ndjson", "auto"]),
         default="lsp",
         show_default=True,
         envvar="DUET_RPC_FRAMING",
-        show_envvar=True,
-        help="How messages are told apart: by Content-Length headers, one a line, or as the"
+        help="How messages are separated: by Content-Length headers, one a line, or as the"
         " client's first byte shows.",
     ),
-    click.option(
+    option(
         "--read-timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         envvar="DUET_RPC_READ_TIMEOUT",
-        show_envvar=True,
         help="Give up a message whose last byte comes later than this after its first.  [30]",
     ),
-    click.option(
+    option(
         "--max-message-bytes",
         type=click.IntRange(min=1),
         metavar="BYTES",
         envvar="DUET_RPC_MAX_MESSAGE_BYTES",
-        show_envvar=True,
         help="Refuse longer messages.  [10 MiB]",
     ),
-    click.option(
+    option(
         "--log-level",
         type=click.Choice(LEVELS, case_sensitive=False),
         default="info",
         show_default=True,
         envvar="DUET_RPC_LOG_LEVEL",
-        show_envvar=True,
         help="Keep log lines of this severity and above.",
     ),
-    click.option(
+    option(
         "--log-file",
         type=click.Path(),
         envvar="DUET_RPC_LOG",
-        show_envvar=True,
         help="Append the log to this file instead of writing it to stderr.",
     ),
-    click.option(
+    option(
         "--no-exception-text",
         is_flag=True,
         envvar="DUET_RPC_NO_EXCEPTION_TEXT",
-        show_envvar=True,
         help="Log exceptions of handlers by their types and places, without their texts: those may"
         " hold values of callers.",
     ),

@@ -1,4 +1,4 @@
-"""What we asked of the peer: open calls by id, each with somebody who waits for its answer.
+"""What we asked of the peer: open calls by id, each with a waiter for its answer.
 
 A call is registered before its bytes are sent, so that no answer can come too early. An answer
 settles its call once; late, repeated and unknown ones are dropped and counted, those to calls that
@@ -6,6 +6,9 @@ we have cancelled apart. Ids are never used twice.
 
 Calls of ours wait here while the peer does not read, and never count among the answers it has not
 read: those stop our reading, and then the answers that our calls wait for could not come.
+
+It has more than 400 lines because what is open and what is held change together: a call that is
+held cannot have been answered.
 """
 
 import functools
@@ -22,21 +25,19 @@ from duet_rpc.engine.outgoing import JOIN, Outgoing
 from duet_rpc.engine.requests import Requests
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
+from duet_rpc.wire.depth import SHALLOW, is_json_text, shallow_json
 from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Fault, Frame, Framing
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import (
     NULL,
-    SHALLOW,
     Response,
     decode_error,
     encode_batch,
     encode_notification,
     encode_request,
-    is_json_text,
     request_around,
     request_form,
-    shallow_json,
 )
 from duet_rpc.wire.models import write_model
 from duet_rpc.wire.params import SPACE
@@ -49,7 +50,7 @@ _MAX_DIGITS = 18
 
 
 class Waiter(Protocol):
-    """Somebody who waits for the answer to a call of ours."""
+    """What waits for the answer to a call of ours."""
 
     @property
     def decode(self) -> "Decode | None":
@@ -61,7 +62,7 @@ class Waiter(Protocol):
         ...
 
     def progress(self, value: Any) -> None:
-        """Take news of the call; it is still being worked on."""
+        """Take progress of the call; it is still being worked on."""
         ...
 
 
@@ -84,7 +85,7 @@ class Line(Protocol):
 
 
 def _answer_of(result: Any) -> Callable[[Any], Any]:
-    """Make what decodes nearly every answer; one with any other member goes the long way."""
+    """Make what decodes nearly every answer; one with any other member takes the slow decode."""
     fields = [("jsonrpc", Literal["2.0"]), ("id", int), ("result", result)]
     answer = msgspec.defstruct("Answer", fields, gc=False, forbid_unknown_fields=True)
     return msgspec.json.Decoder(answer).decode
@@ -126,13 +127,16 @@ class _Held(Struct, gc=False):
 
     frame: Frame
     wanted: list[int]
-    """Somebody waits for their answers."""
+    """Their answers are waited for."""
     forgotten: tuple[int, ...] = ()
-    """Nobody does any more."""
+    """No one does any more."""
 
 
 class Calls:
-    """The open calls of one connection."""
+    """The open calls of one connection.
+
+    It has more than twenty methods because an answer can come, fail or be missing in many ways.
+    """
 
     def __init__(
         self,
@@ -213,7 +217,7 @@ class Calls:
     ) -> list[int]:
         """Send several calls in one array; a waiter of None is a notification.
 
-        `refused` is told if the peer refuses the batch as a whole, before any of it has run.
+        `refused` is called if the peer refuses the batch as a whole, before any of it has run.
         """
         ids, parts = [], []
         for method, params, waiter in items:
@@ -237,7 +241,7 @@ class Calls:
         self._flush()
 
     def forget(self, id: int, *, tell_peer: bool) -> bool:
-        """Stop waiting for an answer; False if nobody was."""
+        """Stop waiting for an answer; False if no one was."""
         if self.open.pop(id, None) is None:
             return False
         place = self._held_ids.pop(id, None)
@@ -299,7 +303,7 @@ class Calls:
         self._send_own(self._frame(cancel))
 
     def keep_held(self) -> None:
-        """Send nothing of what waits, whatever comes: its callers are about to be told the end."""
+        """Send nothing of what waits, whatever comes: its callers are about to be ended."""
         self._held.clear()
         self._held_ids.clear()
 
@@ -386,7 +390,7 @@ class Calls:
         self._wire.dispatcher.tell(AnswerDropped(requests.origin, id, error))
 
     def fail(self, id: bytes, why: str = "the answer has neither a result nor an error") -> bool:
-        """End a call whose answer cannot be understood; False if nobody waits for it."""
+        """End a call whose answer cannot be understood; False if no one waits for it."""
         waiter = self._take_out(id)
         if waiter is None:
             return False

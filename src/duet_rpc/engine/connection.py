@@ -7,6 +7,8 @@ is what waits and runs (an event loop, or plain threads); the connection only de
 Its parts have files of their own: `requests` (what the peer asks), `calls` (what we ask),
 `outgoing` (frames that are ready), `handover` (another thread reads while a handler keeps ours).
 Here is what joins them: the order in which messages are looked at, and the faults of the stream.
+
+It has more than 400 lines because the loops over what has arrived are written out for speed.
 """
 
 from collections import deque
@@ -30,7 +32,7 @@ class Host(FrameWriter, RequestHost, Protocol):
     """What moves bytes and runs handlers for a connection."""
 
     def reclaim(self) -> None:
-        """Wait until the thread that took the baton has put the connection down."""
+        """Wait until the thread that took the token has put the connection down."""
         ...
 
     @property
@@ -40,7 +42,7 @@ class Host(FrameWriter, RequestHost, Protocol):
 
 
 class ConnectionOptions(RequestOptions, frozen=True, kw_only=True):
-    """What one connection is told when it is made, on whatever host."""
+    """The options of one connection, on every host."""
 
     keeps_order: bool = True
     closes_on_lost_boundary: bool = False
@@ -180,8 +182,8 @@ class Connection:
     def forked(self, leave: Callable[[BaseException | None], object]) -> None:
         """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
         self.dispatcher.forked(leave)
-        # So a handler that runs inline finds that the baton is gone, and asks the host.
-        self.handover.baton.clear()
+        # So a handler that runs inline finds that the token is gone, and asks the host.
+        self.handover.token.clear()
         self._drop_queued()
 
     def close(self) -> None:
@@ -256,7 +258,7 @@ class Connection:
             self.outgoing.flush()
 
     def _answer_at_once(self) -> bytes | bytearray | Fault | None:
-        """Answer simple requests in a straight line, up to one that is not; begin that.
+        """Answer simple requests on the fast path, up to one that is not; begin that.
 
         Return the first that is odd. Nothing may be in flight in either direction.
         """
@@ -264,7 +266,7 @@ class Connection:
         answer_at_once, requests = dispatcher.answer_at_once, self.requests
         if answer_at_once is None:
             return arrived.popleft()
-        baton, id, write = self.handover.baton, requests.origin.connection_id, self._host.write
+        token, id, write = self.handover.token, requests.origin.connection_id, self._host.write
         joins, out = outgoing.joins, outgoing.answers
         encode, prefixes = self.framing.frame, self.framing.prefixes
         small = len(prefixes)
@@ -276,10 +278,10 @@ class Connection:
                 body = arrived.popleft()
                 if type(body) is Fault:
                     return body
-                baton.append(body)  # type: ignore[arg-type]
+                token.append(body)  # type: ignore[arg-type]
                 answer = answer_at_once(body, id)  # type: ignore[arg-type]
                 try:
-                    baton.pop()
+                    token.pop()
                 except IndexError:
                     self._reclaim(body, answer)
                     return None  # the watchdog may have found work for us
@@ -331,7 +333,7 @@ class Connection:
         """Look at what has arrived while a handler runs inline elsewhere.
 
         Nothing is started, but cancellations and answers to our own calls get through. Only the
-        thread that holds the baton may call this.
+        thread that holds the token may call this.
         """
         requests = self.requests
         while self._arrived and not self.congested and (requests.refusing or not requests.full):
@@ -340,10 +342,10 @@ class Connection:
 
     def run_lent(self, job: Job) -> bytes:
         """Run a handler on this thread; a watchdog may receive meanwhile."""
-        self.handover.baton.append(None)
+        self.handover.token.append(None)
         member = self.dispatcher.run(job)
         try:
-            self.handover.baton.pop()
+            self.handover.token.pop()
         except IndexError:
             self._host.reclaim()
         return member

@@ -1,7 +1,7 @@
 """Deadlines and timeouts: of frames, of a full queue, of handlers and of their calls. Pure.
 
-Every host asks here, so that a deadline means the same on each of them. A clock is told the time
-and tells the next moment; how to wait until then is the business of the host.
+Every host asks here, so that a deadline means the same on each of them. A clock is given the time
+and returns the next moment; how to wait until then is the business of the host.
 """
 
 from math import inf

@@ -6,8 +6,10 @@ on; any other is taken as far by `prepare`. `run` and `run_async` do the rest. W
 becomes an answer in `failure` and nowhere else, and tells the peer nothing that was not meant for
 it.
 
-The common case, a query of plain params with an id, takes the same walk in a straight line
+The common case, a query of plain params with an id, takes the same walk on the fast path
 (`intake`), which comes here with what is rare.
+
+It has more than 400 lines because the rules are read in one piece: their order is the contract.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -149,7 +151,10 @@ _COROUTINE = "Encoding objects of type coroutine is unsupported"
 
 
 class Dispatcher:
-    """Serves the methods of one service under one policy; shared by all connections."""
+    """Serves the methods of one service under one policy; shared by all connections.
+
+    It has more than twenty methods because each rule, way to run and way to fail is one of them.
+    """
 
     def __init__(
         self,
@@ -173,16 +178,16 @@ class Dispatcher:
         self._ledger = ledger
         self._unnumbered = 0
         self.leave: Callable[[BaseException | None], object] | None = None
-        """Set in a forked child: ends it, because its handler has ended and we serve nobody."""
+        """Set in a forked child: ends it, because its handler has ended and we serve no one."""
         self.batches: list[list[Any]] = []
-        """The messages of the batches that are being answered in a straight line."""
+        """The messages of the batches that are being answered on the fast path."""
         self.spent: Any = None
         """The last large message that was answered. To free it takes as long as to read its answer,
-        so whoever has sent the answer does that then."""
+        so the host does that when it has sent the answer."""
         if dialect.cancel in service:
             raise UsageError(
                 f"{dialect.cancel} is how requests are cancelled here, and cannot be served;"
-                " a handler is told by ctx.cancelled, or by the CancelledError of its task"
+                " a handler sees it in ctx.cancelled, or by the CancelledError of its task"
             )
         methods = [each for each in service if each.name not in (dialect.cancel, dialect.progress)]
         simple = [method for method in methods if self._is_simple(method)]
@@ -215,7 +220,7 @@ class Dispatcher:
     ) -> Job:
         """Make the job of a plain request; raise the `RpcError` of the first rule that it breaks.
 
-        Nothing is kept of one that is refused: the long way may be asked about it again.
+        Nothing is kept of one that is refused: the slow decode may look at it again.
         """
         sent_id, method, values = message.id, message.served, message.params
         if sent_id is UNSET:
@@ -322,15 +327,15 @@ class Dispatcher:
         log_event(event, self)
 
     def facts(self, name: str, error: RpcError) -> dict[str, Any]:
-        """Say what of a refusal may stand in the log: words of ours, and none of the caller's."""
-        told: dict[str, Any] = dict(error.data) if isinstance(error.data, dict) else {}
+        """Say what of a refusal may be logged: words of ours, and none of the caller's."""
+        facts: dict[str, Any] = dict(error.data) if isinstance(error.data, dict) else {}
         # Below a parameter's own name, and in place of it, may stand names that the caller made up.
-        told["param"] = str(told.get("param", "")).partition(".")[0].partition("[")[0]
+        facts["param"] = str(facts.get("param", "")).partition(".")[0].partition("[")[0]
         method = self.service.get(name)
         known = [KEY] if method is None else [KEY, *method.parameters.names]
-        if told["param"] not in known:
-            del told["param"]
-        return {word: told[word] for word in ("reason", "param", "expected") if word in told}
+        if facts["param"] not in known:
+            del facts["param"]
+        return {word: facts[word] for word in ("reason", "param", "expected") if word in facts}
 
     def correlation_id(self, id: bytes | None, connection_id: str) -> str:
         """Say a request's id as text; make one up for a message that has none."""
@@ -421,7 +426,7 @@ class Dispatcher:
                 text += ": it is or holds a coroutine; an await is missing in the handler"
             return self._unforeseen(text, error, job)
         if job.answered and type(error).__name__ == "CancelledError":
-            return Cancelled()  # its caller has been told, or is gone
+            return Cancelled()  # its caller has its answer, or is gone
         return self._unforeseen(text, error, job)
 
     def not_started(self, error: Exception, job: Job) -> bytes:
@@ -452,7 +457,7 @@ class Dispatcher:
             return error_member(InternalError())
 
     def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
-        """Log all there is to know; the peer gets the reference under which it stands there."""
+        """Log all there is to know; the peer gets the reference under which it appears there."""
         reference = self.log.failure(
             text,
             error,
@@ -466,7 +471,7 @@ class Dispatcher:
             return ResultUnserializable(data={"detail": detail, "reference": reference})
         return InternalError(data={"reference": reference})
 
-    # For the straight line: what is rare in it.
+    # For the fast path: what is rare in it.
 
     def keep(self, message: Any) -> None:
         """Keep a large message until its answer has gone, instead of the one before."""
@@ -477,7 +482,7 @@ class Dispatcher:
         self.spent = None
 
     def notified(self, message: Any, connection_id: str) -> bytes | Plain | None:
-        """Run a notification; nothing is answered. None if the long way has to refuse it."""
+        """Run a notification; nothing is answered. None if the slow decode has to refuse it."""
         if not message.notifiable:
             return None
         if message.call is None:
@@ -511,7 +516,7 @@ class Dispatcher:
         return encode_error(id, self.failure(error, job))
 
     def _is_simple(self, method: Method) -> bool:
-        """Tell whether a method needs nothing of the long way."""
+        """Tell whether a method can be answered on the fast path."""
         parameters = method.parameters
         return (
             method.kind is not Kind.COMMAND
@@ -554,7 +559,7 @@ def make_dispatcher(
 
 
 RETRY_AFTER_MS = 100
-"""What a refused caller is told to wait: a few times what a quick handler needs."""
+"""How long a refused caller is asked to wait: a few times what a quick handler needs."""
 
 
 def overloaded() -> Overloaded:

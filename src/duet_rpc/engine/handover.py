@@ -1,20 +1,21 @@
 """Who may touch a connection while a handler runs on the thread that reads it.
 
-The thread that reads lends the connection: the baton lies in a list while the handler runs, and a
-watchdog that takes it may receive in its place. So reading goes on although a handler blocks. When
-the handler ends, the reading thread finds the baton, or asks its host for the connection.
+The thread that reads lends the connection: the hand-over token lies in a list while the handler
+runs, and a watchdog that takes it may receive in its place. So reading goes on although a handler
+blocks. When the handler ends, the reading thread finds the token, or asks its host for the
+connection.
 """
 
 from duet_rpc.wire.messages import Request, decode
 
 
 class Handover:
-    """The baton of one connection."""
+    """The hand-over token of one connection."""
 
-    __slots__ = ("baton", "given_up", "inline_body", "lent")
+    __slots__ = ("token", "given_up", "inline_body", "lent")
 
     def __init__(self) -> None:
-        self.baton: list[bytes | bytearray | None] = []
+        self.token: list[bytes | bytearray | None] = []
         """Lies here while a handler runs inline: what is being answered, if that is decoded."""
         self.lent = False
         """A handler keeps the thread that reads; another one reads, and starts nothing."""
@@ -24,9 +25,9 @@ class Handover:
         """It was cancelled, and answered, while its handler still runs."""
 
     def take_over(self) -> bool:
-        """Take the baton while a handler runs inline on another thread; False if none does."""
+        """Take the token while a handler runs inline on another thread; False if none does."""
         try:
-            self.inline_body = self.baton.pop()
+            self.inline_body = self.token.pop()
         except IndexError:
             return False
         self.lend()

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from duet_rpc.errors import UsageError
-from duet_rpc.wire.messages import SHALLOW, shallow_json
+from duet_rpc.wire.depth import SHALLOW, shallow_json
 from duet_rpc.wire.models import is_model, make_model
 
 UNKNOWN = float("inf")

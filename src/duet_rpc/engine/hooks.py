@@ -1,4 +1,4 @@
-"""The engine with hooks: every request goes the long way, which tells events and runs middleware.
+"""The engine with hooks: no fast path; events are reported and middleware runs.
 
 Subclasses of dispatcher, connection and calls, loaded only where there are hooks. So the engine
 without hooks has no line about them, and what decides is which class is made at the start.

@@ -1,13 +1,13 @@
 """The front door of every method: a plain request is decoded, envelope and params, in one pass.
 
 `compile_intake` makes one union of the types of all methods. A query of plain params that runs
-where it is read goes on in a straight line: one decode, the call, one encode. Of every other method
-the typed request is handed on, to be run. What is odd (a batch with other methods, an id spelled in
-a way of its own, params that do not fit) is given up by returning None: the long way then says what
-it is, and nothing has been run.
+where it is read takes the fast path: one decode, the call, one encode. Of every other method the
+typed request is handed on, to be run. What is odd (a batch with other methods, an id spelled in a
+way of its own, params that do not fit) is given up by returning None: the slow decode then says
+what it is, and nothing has been run.
 
 Laws of this file:
-- What is answered here is answered as the long way would, byte for byte.
+- What is answered here is answered as after the slow decode, byte for byte.
 - A type that leaves bytes unread or may nest without end is not trusted: the body is looked at once
   more (decision 12).
 - What has to wait is decoded when it has its turn, unless it is small and its params are scalars:
@@ -25,8 +25,9 @@ from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Kind, Method
 from duet_rpc.startup import pattern
 from duet_rpc.wire import surrogates
+from duet_rpc.wire.depth import is_json_text
 from duet_rpc.wire.large import LARGE, decode_large
-from duet_rpc.wire.messages import encode_batch, is_json_text
+from duet_rpc.wire.messages import encode_batch
 from duet_rpc.wire.models import make_model, write_model
 
 
@@ -46,7 +47,7 @@ class Plain:
 
 
 class AnswerAtOnce(Protocol):
-    """The straight line: a body in, its answer out; None if it has to go the long way.
+    """The fast path: a body in, its answer out; None if it needs the slow decode.
 
     A plain request that needs more than a call comes back decoded.
     """
@@ -57,11 +58,11 @@ class AnswerAtOnce(Protocol):
 
 
 Read: TypeAlias = Callable[[bytes | bytearray], Plain | None]
-"""Decodes a body; None if it has to go the long way."""
+"""Decodes a body; None if it needs the slow decode."""
 
 
 class LongWay(Protocol):
-    """What the straight line leaves to others, because it is rare."""
+    """What the fast path leaves to others, because it is rare."""
 
     leave: Callable[[BaseException | None], object] | None
     """Ends this process, if it is the forked child of a handler."""
@@ -73,7 +74,7 @@ class LongWay(Protocol):
         ...
 
     def notified(self, message: Any, connection_id: str) -> bytes | Plain | None:
-        """Run a notification; nothing is answered. None if the long way has to refuse it."""
+        """Run a notification; nothing is answered. None if the slow decode has to refuse it."""
         ...
 
     def keep(self, message: Any) -> None:
@@ -97,7 +98,7 @@ class _Answer(Struct, gc=False, tag_field="jsonrpc", tag="2.0"):
 _METHOD = rb'"method"\s*:\s*"([^"\\]+)"'
 _HEAD = 256
 """Bytes in which nearly every large request has named its method."""
-_ODD = "the long way says what is wrong with it"
+_ODD = "the slow decode says what is wrong with it"
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
 _SMALL_WAITING = 1024
@@ -193,7 +194,7 @@ def compile_intake(
                 message = decode(body)
             else:
                 message = decode_with_care(body)
-        except BaseException:  # also out of a type's own check; the long way says what it is
+        except BaseException:  # also out of a type's own check; the slow decode says what it is
             if max_batch and body[:1] == b"[" and len(body) < LARGE:
                 return answer_batch(body, connection_id)
             return None

@@ -6,7 +6,7 @@ whose messages keep their own boundaries gets a write for each.
 
 from typing import Protocol
 
-from duet_rpc.wire.framing import Frame, join_parts
+from duet_rpc.wire.framing import Frame, join_frame
 
 JOIN = 16
 """Messages that may share a write. More make both ends take turns instead of overlapping."""
@@ -68,6 +68,6 @@ def _join_all(frames: list[Frame]) -> Frame:
     try:
         data = b"".join(frames)  # type: ignore[arg-type]
     except TypeError:  # a large one is among them
-        data = b"".join(map(join_parts, frames))
+        data = b"".join(map(join_frame, frames))
     frames.clear()
     return data

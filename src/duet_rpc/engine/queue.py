@@ -106,7 +106,7 @@ class RequestQueue:
         self._count(-self._bytes)
 
     def find(self, id: bytes) -> Queued | None:
-        """Find the first request with this id; null is nobody's."""
+        """Find the first request with this id; null is no one's."""
         for waiting in self.waiting:
             if waiting.id == id != NULL:
                 return waiting

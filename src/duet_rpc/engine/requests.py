@@ -7,6 +7,9 @@ host's `start`, and comes back by `finish`.
 Laws of this file:
 - A request runs when there is a slot, else it waits in the queue. Sequential is a limit of one.
 - Every request is answered once. `Job.answered` is set where its answer is sent, and nowhere else.
+
+It has more than 400 lines because the second law is seen to hold only where all ends of a request
+stand together.
 """
 
 from collections.abc import Callable

@@ -6,8 +6,8 @@ answer.
 
 from collections.abc import Sequence, Set
 
+from duet_rpc.wire.depth import is_balanced, is_deeper_than
 from duet_rpc.wire.framing import Fault
-from duet_rpc.wire.messages import is_balanced, is_deeper_than
 from duet_rpc.wire.unreadable import Glimpse, glimpse
 
 _LOOK, _LOOK_FIRST = 4096, 65536

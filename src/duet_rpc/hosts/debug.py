@@ -31,11 +31,11 @@ def connection_class(dispatcher: Dispatcher | None = None) -> type[Connection]:
 
 
 def violated(what: str) -> NoReturn:
-    """Tell of a broken invariant, in the file if there is one, and raise it."""
+    """Report a broken invariant, in the file if there is one, and raise it."""
     file = os.environ.get(VARIABLE, "0")
     if file not in ("", "0", "1"):
         import traceback  # a cold start's cost, and nothing is wrong then
 
-        with open(file, "a") as told:
-            told.write(f"{what}\n{''.join(traceback.format_stack())}\n")
+        with open(file, "a") as report:
+            report.write(f"{what}\n{''.join(traceback.format_stack())}\n")
     raise AssertionError(what)

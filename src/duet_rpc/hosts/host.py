@@ -37,7 +37,11 @@ def do_nothing() -> None:
 
 
 class BaseHost:
-    """Reads and writes for one connection; see `ThreadHost` and `LoopHost` for the waiting."""
+    """Reads and writes for one connection; see `ThreadHost` and `LoopHost` for the waiting.
+
+    It has more than twenty methods because handlers see it as their peer and the connection as its
+    host, and more than fifteen fields because the hot path finds the parts of the engine in them.
+    """
 
     def __init__(
         self, channel: Carrier, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
@@ -54,7 +58,7 @@ class BaseHost:
         self.finish = self.connection.requests.finish
         self.now: Callable[[], float] = time.monotonic
         self.dialect: Dialect = dispatcher.dialect
-        """How the peer is told of progress."""
+        """How progress is sent to the peer."""
         self.logger: Callable[[Context], LoggerAdapter[Any]] = RequestLoggers(dispatcher.log).logger
         """Makes the logger of a request."""
         self.turns = 0
@@ -65,7 +69,7 @@ class BaseHost:
         self.on_input_end = do_nothing
         self.closed = False
         self.lost_by: Exception | None = None
-        """What our open calls were told when they were lost."""
+        """What our open calls failed with when they were lost."""
         self.lost_calls: int = 0
         self.is_copy: bool = False
         """We are in a forked child, and the connection is the parent's."""

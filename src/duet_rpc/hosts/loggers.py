@@ -44,7 +44,7 @@ def _python_logger() -> "Logger":
 
 
 def _logger_to(log: Log) -> "Logger":
-    """Make a logger that belongs to nobody else and writes to a log of somebody's own."""
+    """Make a logger of its own that writes to a log of the user's."""
     import logging
 
     class Handler(logging.Handler):

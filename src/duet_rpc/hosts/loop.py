@@ -3,9 +3,9 @@
 Bytes are read by our own callback straight from the descriptor, so no task or future stands between
 a request and its answer unless its handler waits.
 
-An `async def` that blocks keeps the loop, and with it reading and writing. Whoever watches over the
-loop may then do both in its place (`read_for_loop`, `write_for_loop`): `LoopHost.lock` is held by
-whoever touches the connection, and never while an `async def` waits or computes.
+An `async def` that blocks keeps the loop, and with it reading and writing. The watchdog
+may then do both in its place (`read_for_loop`, `write_for_loop`): `LoopHost.lock` is held by the
+thread that touches the connection, and never while an `async def` waits or computes.
 """
 
 import asyncio
@@ -40,6 +40,8 @@ class LoopHost(OnLoop, BaseHost):
     """Reads, writes and runs handlers for one connection on the running event loop.
 
     One that `lingers` goes on answering after the peer has said its last word, as servers do.
+
+    It has more than twenty methods because the watchdog may read and write in place of the loop.
     """
 
     behind = False
@@ -327,8 +329,8 @@ class LoopHost(OnLoop, BaseHost):
     def _in_place_of_loop(self) -> Iterator[bool]:
         """Hold the connection on another thread; gives False if the loop does not let go of it.
 
-        A `def` that is declared inline and blocks holds it, and whoever watches over the loop has
-        other things to see to.
+        A `def` that is declared inline and blocks holds it, and the watchdog has other
+        connections to see to.
         """
         if not self.lock.acquire(timeout=_PATIENCE):
             yield False

@@ -1,6 +1,6 @@
 """Where a handler runs: here and now, as a task, or in a worker thread; and its deadline.
 
-A `def` runs in a worker thread unless it is declared inline, so that whoever reads goes on reading.
+A `def` runs in a worker thread unless it is declared inline, so that reading goes on.
 `ThreadHost` alone runs each handler where it reads. Imports `asyncio` late, for a cold start.
 """
 

@@ -1,8 +1,8 @@
 """Drives one connection with blocking calls, on whichever thread has time: no event loop, no hops.
 
 The thread that waits is the one that reads. A sequential daemon waits on its main thread and runs
-its handlers there; a blocking client waits on the thread of its caller. All state belongs to
-whoever holds the connection's baton, so there is no lock on the way of a request.
+its handlers there; a blocking client waits on the thread of its caller. All state belongs to the
+thread that holds the hand-over token (`engine/handover.py`), so a request takes no lock.
 
 A server has a watchdog (`watch.StandIn`): it reads while a handler keeps our thread. So
 cancellations, answers to a handler's own calls, and the end of the input are seen although the main
@@ -63,7 +63,7 @@ class ThreadHost(BaseHost):
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
         self.poll: Callable[[float | None], list[tuple[int, int]]] = self._poll.poll
-        """Waits for what `prepare` said; this part alone needs no baton."""
+        """Waits for what `prepare` said; this part alone needs no token."""
         self._reading = self._writing = False
         self.stand_in: StandIn | None = None
         """The watchdog that reads while a handler keeps our thread."""
@@ -84,7 +84,7 @@ class ThreadHost(BaseHost):
         """Ask the stand-in for the connection, and wait until it has put it down."""
         if self.is_copy:
             leave(None)
-        assert self.stand_in is not None, "only a stand-in takes the baton"
+        assert self.stand_in is not None, "only a stand-in takes the token"
         self.stand_in.step_down()
 
     # For handlers, which run on our thread.
@@ -103,18 +103,18 @@ class ThreadHost(BaseHost):
         if threading.get_ident() != self._owner:
             self.post(lambda: action(*args))
             return
-        baton = self.connection.handover.baton
+        token = self.connection.handover.token
         try:
-            baton.pop()
+            token.pop()
         except IndexError:
             self.reclaim()
         try:
             action(*args)
         finally:
-            baton.append(None)
+            token.append(None)
 
     def post(self, action: Callable[[], object]) -> None:
-        """Have something done by whoever reads, between two messages; any thread may call this."""
+        """Have the thread that reads do something between two messages; for any thread."""
         self._mail.append(action)
         self.wake()
 
@@ -150,7 +150,7 @@ class ThreadHost(BaseHost):
             pass  # it is full of reasons to wake already
 
     def turn(self, timeout: float | None = None) -> None:
-        """Wait until something comes or can be sent, and deal with it. Needs the baton."""
+        """Wait until something comes or can be sent, and deal with it. Needs the token."""
         self.deal(self.poll(self.prepare(timeout)))
 
     def prepare(self, timeout: float | None) -> float | None:
@@ -216,6 +216,6 @@ class ThreadHost(BaseHost):
             self._mail.popleft()()
 
     def release(self) -> None:
-        """Give back the waking pipe; nobody may wait any more. The channel is its opener's."""
+        """Give back the waking pipe; no one may wait any more. The channel is its opener's."""
         for fd in (self._wake_read, self.wake_fd):
             os.close(fd)

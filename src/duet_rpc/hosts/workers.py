@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 Refused: TypeAlias = Callable[[Exception], object]
-"""Told why something that waited in a lane will not be run; on any thread."""
+"""Called with the reason why something that waited in a lane will not be run; on any thread."""
 
 
 class NoThread(Exception):
@@ -145,7 +145,7 @@ class _Worker(threading.Thread):
         """Work until there is nothing more to do."""
         _here.worker = self
         while self._has_work():
-            assert self.work is not None, "whoever wakes us has given us some"
+            assert self.work is not None, "the thread that wakes us has given us some"
             work, self.work = self.work[0], None
             try:
                 work()

@@ -60,7 +60,7 @@ FIRST_RETRY, LAST_RETRY = 0.05, 1.0
 """The same for an outcome that the store cannot take."""
 REPORT_EVERY = 1.0
 SOONEST, SOON, LATEST = 0.1, 1.0, 60.0
-"""What a caller is told to wait before it asks again, in seconds: the bounds, and the usual."""
+"""Seconds that a caller is asked to wait before it asks again: the bounds, and the usual."""
 
 
 class Run(Struct, frozen=True):
@@ -161,7 +161,7 @@ class Executor:
                     ran = await ran
             except BaseException:
                 # An effect may have happened: the lease ends now, so that retries need not wait for
-                # what they will be told.
+                # what they will be answered.
                 unknown_ttl = self._settings.unknown_ttl
                 give_back = Renew(lease.identity, lease.token, lease.owner, 0.0, unknown_ttl)
                 is_safe = command.promise is Promise.RETRY_SAFE
@@ -215,7 +215,7 @@ class Executor:
                     self._heartbeat.owe(finish)
                     raise _cut_off(execution.command) from error
             except Exception as error:
-                # The handler has run: no fault of a store may be told as if it were an outcome.
+                # The handler has run: no fault of a store may be answered as if it were an outcome.
                 log.error(
                     "the store failed to take an outcome",
                     exc_info=OwnFault(error),

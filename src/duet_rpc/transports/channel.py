@@ -193,7 +193,7 @@ def sender(fd: int) -> tuple[Send, Callable[[], None]]:
     if not os.get_blocking(fd):
         return _nonblocking_sender(fd), _nothing
     try:
-        # The same pipe or terminal under a description of its own, whose flags nobody shares.
+        # The same pipe or terminal under a description of its own, whose flags no one shares.
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return _careful_sender(fd), _nothing

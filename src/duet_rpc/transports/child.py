@@ -76,7 +76,7 @@ class Child:
         guardian.watch(self.pid)
         self._guardian = guardian
         self._stderr = StderrTail(ours.stderr, on_stderr)
-        os.set_blocking(ours.stdin, False)  # nobody shares our end of the pipe
+        os.set_blocking(ours.stdin, False)  # no one shares our end of the pipe
         self.channel: Channel = Channel(ours.stdout, ours.stdin)
         # Kept when the channel is closed: a server that still has something to say while it ends
         # must not be killed by SIGPIPE for it.
@@ -101,7 +101,7 @@ class Child:
         """End it with all its children, and return its exit code; idempotent, any thread.
 
         Its stdin is closed, and what it still writes is read and dropped; after `grace` seconds
-        comes SIGTERM, after as many again SIGKILL. Blocks. Whoever uses the channel must have
+        comes SIGTERM, after as many again SIGKILL. Blocks. Users of the channel must have
         stopped: it is closed here.
         """
         with self._lock:
@@ -130,7 +130,7 @@ class Child:
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # nobody is left, or it has changed its user
+            pass  # no process is left, or it has changed its user
 
     def _wait(self, timeout: float, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Wait until it has ended, but leave it unreaped."""

@@ -1,7 +1,7 @@
 """A tiny process that kills a child's process group when we are gone.
 
 A server that ignores the end of its input would outlive a parent that dies by SIGKILL. So the
-parent holds one end of a pipe, the leash, and a shell waits at the other: when nobody holds the
+parent holds one end of a pipe, the leash, and a shell waits at the other: when no one holds the
 leash any more, the child's whole group is killed. The guardian is started before the child and told
 its pid after; if the parent dies in between, it finds the child by the pipe on its stdin. An
 orderly end releases the guardian first, so that it never kills a group whose number was given to

@@ -14,7 +14,7 @@ from duet_rpc.wire.framing import Frame
 
 
 class Outbox:
-    """Bytes on their way out, in order. It belongs to whoever holds the connection."""
+    """Bytes on their way out, in order. It belongs to the thread that holds the connection."""
 
     def __init__(
         self, send: Send, max_bytes: int, on_over: Callable[[], None] = lambda: None
@@ -29,7 +29,7 @@ class Outbox:
         self.over: bool = False
         """Too much is kept; false again when half of what is allowed is left."""
         self.lost: bool = False
-        """The peer closed its end: what we would say reaches nobody."""
+        """The peer closed its end: what we would send reaches no one."""
 
     def put(self, data: Frame, answers: bool = True) -> None:
         """Send what the peer takes now and keep the rest; only answers can be too much."""
@@ -76,7 +76,7 @@ class Outbox:
             self.over = False
 
     def lose(self) -> None:
-        """Send nothing more: what is said reaches nobody."""
+        """Send nothing more: what is sent reaches no one."""
         self.lost = True
         self._send = len  # all of it is gone at once
         self.over = False

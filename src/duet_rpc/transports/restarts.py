@@ -16,7 +16,7 @@ StderrOption = Literal["keep", "show"]
 
 
 def _check_environment(env: Any) -> None:
-    """Refuse what is no environment; told without its values, for there are secrets among them."""
+    """Refuse what is no environment. The error shows no values: there are secrets among them."""
     accepted = "a dict of texts by name, or None for ours"
     if not isinstance(env, Mapping):
         raise UsageError(f"env is of type {type(env).__name__}; give {accepted}")
@@ -28,7 +28,7 @@ def _check_environment(env: Any) -> None:
 
 
 def stderr_reader(option: StderrOption) -> Callable[[str], None] | None:
-    """Make what is told each line of a child's stderr; None if nobody is."""
+    """Make the callback for each line of a child's stderr; None if there is none."""
     check("stderr", option, option in ("keep", "show"), '"keep" or "show"')
     return _show if option == "show" else None
 

@@ -1,7 +1,7 @@
 """Unix and TCP sockets: connecting to them, listening on them.
 
 A unix socket is created private (0600, by the umask: a chmod after would leave a moment in which
-anybody may connect), in a directory where nobody else can put another in its place. A TCP socket is
+anybody may connect), in a directory where no one else can put another in its place. A TCP socket is
 for this machine alone unless the caller says otherwise.
 """
 
@@ -68,9 +68,9 @@ def connect_tcp(host: str, port: int, timeout: float | None) -> Channel:
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConnectFailed(f"cannot connect to {target}: {_reason(error)}") from error
     try:
-        # A port of ours that nobody listens on can be connected to itself.
+        # A port of ours that nothing listens on can be connected to itself.
         if connected.getsockname() == connected.getpeername():
-            raise OSError(errno.ECONNREFUSED, "nobody listens there")
+            raise OSError(errno.ECONNREFUSED, "nothing listens there")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Channel.over(connected)
     except OSError as error:
@@ -80,9 +80,9 @@ def connect_tcp(host: str, port: int, timeout: float | None) -> Channel:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "nobody answered in time"
+        return "no answer in time"
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
+        return "nothing listens there"
     if isinstance(error, FileNotFoundError):
         return "there is no such socket; is the server running?"
     if isinstance(error, OSError) and error.strerror:
@@ -105,7 +105,7 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> socket.so
     family, _, _, _, address = found[0]
     if not allow_remote and not is_loopback(str(address[0])):
         raise UsageError(
-            f"{target} can be reached from other machines, and whoever connects is served;"
+            f"{target} can be reached from other machines, and serves every client;"
             " listen on 127.0.0.1, or say allow_remote=True"
         )
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -134,7 +134,7 @@ def listen_unix(path: str) -> socket.socket:
     """Listen on a unix socket that only we may connect to.
 
     The socket of a server that has died is replaced; one that is served, or is somebody else's, is
-    refused with a `UsageError`. Whoever closes it calls `remove_unix`.
+    refused with a `UsageError`. The caller closes it, and calls `remove_unix`.
     """
     _check_length(path)
     directory = os.path.dirname(path) or "."
@@ -160,7 +160,7 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def file_of(path: str) -> tuple[int, int] | None:
-    """Tell which file a path names now, so that it can be told from one that takes its place."""
+    """Tell which file a path names now; another one may take its place later."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -198,7 +198,7 @@ def _check_length(path: str) -> None:
 
 
 def _check_directory(directory: str) -> None:
-    """Whoever may rename files there could put a socket of their own in the place of ours."""
+    """Refuse a directory where another user could put a socket in the place of ours."""
     try:
         status = os.stat(directory)
     except OSError as error:

@@ -1,7 +1,7 @@
 """What a child says on stderr: read as it comes, its last lines kept for the error report.
 
-A child whose stderr nobody reads stops at 64 KiB. One thread reads, keeps a bounded tail, and hands
-whole lines on. It ends with the stream; or when it is told to, for a grandchild that left the
+A child whose stderr no one reads stops at 64 KiB. One thread reads, keeps a bounded tail, and hands
+whole lines on. It ends with the stream; or when it is asked to, for a grandchild that left the
 process group may hold the stream open for ever.
 """
 

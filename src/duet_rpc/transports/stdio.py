@@ -39,7 +39,7 @@ def take_stdio() -> Channel:
 
 
 class _Forgiving(io.FileIO):
-    """A file that nobody has to read: what cannot be written is lost, and no handler fails."""
+    """A file that no one has to read: what cannot be written is lost, and no handler fails."""
 
     def write(self, data: Any) -> int:
         """Write as much as one can."""

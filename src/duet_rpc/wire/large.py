@@ -34,7 +34,7 @@ def keep_memory() -> None:
     """Have the C library keep the memory of large messages for the next ones, when one comes.
 
     glibc never maps blocks smaller than the largest mapped one that was ever freed, and keeps twice
-    as much free memory at the top of its heap. So we free a block that nobody has touched, and that
+    as much free memory at the top of its heap. So we free a block that no one has touched, and that
     a message of the usual limit and its encoding fit in. Elsewhere it has no effect.
     """
     bytes(_KEPT)

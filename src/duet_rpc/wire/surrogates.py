@@ -94,7 +94,7 @@ def mask(text: bytes | bytearray) -> Masked | None:
         return None
     from hashlib import sha256
 
-    # Nobody can write a text that holds its own hash.
+    # No one can write a text that holds its own hash.
     token = b"~%b~" % sha256(text).hexdigest()[:16].encode()
     found, count = pattern(_LONE).subn(token, bytes(text).replace(_BACKSLASH, _STAND_IN))
     return Masked(found, token) if count else None

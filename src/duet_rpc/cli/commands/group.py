@@ -69,7 +69,7 @@ class _InOrder(click.Group):
 def command() -> None:
     """See what became of commands; settle the unknown.
 
-    A command whose server died in the middle of it is unknown: nobody can tell from here whether
+    A command whose server died in the middle of it is unknown: no one can tell from here whether
     its effect happened, so it is not run again by itself. An operator who has found out says so
     with `resolve`; then every retry is answered with that.
 
@@ -289,7 +289,7 @@ def _make_outcome(result: str | None, error: tuple[int, str] | None, data: str |
 
 def _confirm(record: Record) -> None:
     if not is_terminal(sys.stdin):
-        raise click.UsageError("there is nobody to ask; say --yes to forget it")
+        raise click.UsageError("there is no one to ask; say --yes to forget it")
     age = say_span(time.time() - record.created_at)
     became = f": {cut(say_outcome(record), 60)}" if say_outcome(record) else ""
     tell(f"{name_command(record.identity)}: begun {age} ago, {record.state.value}{became}")

@@ -73,7 +73,7 @@ def _check_file(url: str) -> None:
             ["sqlite:///name is relative to this directory, sqlite:////name is absolute."],
         )
     try:
-        # Not mode=ro, which cannot read a file in WAL mode that nobody has open.
+        # Not mode=ro, which cannot read a file in WAL mode that no one has open.
         connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=5)
         try:
             query = "SELECT count(*) FROM sqlite_master WHERE name = 'duet_commands'"
@@ -91,8 +91,8 @@ def _check_file(url: str) -> None:
 
 def _fail(url: str, cause: BaseException | None) -> Failed:
     reason = " ".join(str(cause).split()) if cause is not None and str(cause) else ""
-    told = f": {safe(reason)}" if reason else "; is it running?"
-    return Failed(f"cannot use the store {_hide(url)}{told}", NO_CONNECTION)
+    why = f": {safe(reason)}" if reason else "; is it running?"
+    return Failed(f"cannot use the store {_hide(url)}{why}", NO_CONNECTION)
 
 
 def _hide(text: str) -> str:

@@ -36,7 +36,7 @@ from duet_rpc.ledger.upkeep import Clocks
 from duet_rpc.options import without_password
 
 UNKNOWN_TTL = 7 * 86400.0
-"""How long commands of unknown outcome are kept, unless a ledger is told otherwise."""
+"""How long commands of unknown outcome are kept, unless a ledger is given another time."""
 
 
 class Capabilities(Struct, frozen=True):

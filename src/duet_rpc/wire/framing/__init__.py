@@ -21,7 +21,7 @@ from duet_rpc.wire.framing.frames import (
     Event,
     Fault,
     Frame,
-    join_parts,
+    join_frame,
 )
 from duet_rpc.wire.framing.header import HeaderFraming
 
@@ -36,7 +36,7 @@ __all__ = [
     "HeaderFraming",
     "check_framing",
     "framing",
-    "join_parts",
+    "join_frame",
 ]
 
 
@@ -85,7 +85,7 @@ class Framing(Protocol):
     def prefixes(self) -> Sequence[bytes]:
         """What makes a frame of a small body when it stands before it, by the body's length.
 
-        Whoever writes many looks here first, and asks `frame` for the rest."""
+        A writer of many looks here first, and asks `frame` for the rest."""
 
 
 def check_framing(name: str) -> None:

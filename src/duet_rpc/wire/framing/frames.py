@@ -24,13 +24,13 @@ class Fault(msgspec.Struct, frozen=True):
 
     error: RpcError
     boundary_lost: bool
-    """Nobody can know where the next frame begins: a network socket is closed after the answer."""
+    """No one can know where the next frame begins: a network socket is closed after the answer."""
     stray: bool = False
     """The bytes directly follow a complete body and start no header. If that body was no JSON, the
     two are one fault, and the body's answer is enough."""
     dropped: bool = False
-    """The refusal was told before; this tells what the refused message looked like. It comes twice,
-    when the beginning is known and when the end is."""
+    """The refusal was reported before; this shows what the refused message looked like. It comes
+    twice, when the beginning is known and when the end is."""
     head: bytes = b""
     tail: bytes = b""
 
@@ -41,7 +41,7 @@ Frame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """What is written for one body; parts of it, one after the other, if the body is a large one."""
 
 
-def join_parts(frame: Frame) -> bytes:
+def join_frame(frame: Frame) -> bytes:
     """Put a frame into one piece."""
     return frame if isinstance(frame, bytes) else b"".join(frame)
 

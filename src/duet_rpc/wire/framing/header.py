@@ -20,7 +20,7 @@ from duet_rpc.wire.framing.frames import (
     Frame,
     cut,
     in_parts,
-    join_parts,
+    join_frame,
     oversize,
     refusal,
 )
@@ -49,6 +49,9 @@ class HeaderFraming:
 
     A state is a method: it gets the data and a position, takes what it can, and returns how far it
     got. What it leaves in `_held` it sees again, in front of the next data.
+
+    It has more than twenty methods because states are methods, and more than fifteen fields because
+    a header and a body under way are remembered in them.
     """
 
     joins = True
@@ -79,13 +82,13 @@ class HeaderFraming:
         self._body = bytearray()
         self._missing = 0
         self._after_body = False
-        # A body that is skipped: how it ended so far, if that is to be told.
+        # A body that is skipped: how it ended so far, if that is to be reported.
         self._dropped: Fault | None = None
         self._tail_end = b""
 
     @staticmethod
     def encode(body: bytes) -> bytes:
-        return join_parts(HeaderFraming.frame(body))
+        return join_frame(HeaderFraming.frame(body))
 
     @staticmethod
     def frame(body: bytes) -> Frame:

@@ -42,7 +42,7 @@ class LineFraming:
         self._max_message_bytes = max_message_bytes
         self._keeps_ends = keeps_ends
         self._only_json = only_json
-        # A line that is dropped: how it ended so far, if that is to be told.
+        # A line that is dropped: how it ended so far, if that is to be reported.
         self._dropped: Fault | None = None
         self._tail = b""
         self._line = bytearray()
@@ -136,7 +136,7 @@ class LineFraming:
         return cut() if self._line else None
 
     def expire(self) -> bool:
-        # What follows cannot be told from the rest of the line, so all of it goes up to its end.
+        # What follows may be the rest of the line, so all of it goes up to the next line end.
         expired = bool(self._line)
         self._line, self._dropping = bytearray(), self._dropping or expired
         return expired

@@ -5,8 +5,8 @@ them is one pipeline. The common case is decided in the script, by token and own
 open is read back and decided by `states`. Records that have an outcome expire by themselves;
 only runs that were cut off are swept.
 
-It is as durable as the server is told to be: without the append-only file a restart forgets, and a
-failover to a replica may lose what was answered last.
+It is as durable as the server is configured to be: without the append-only file a restart forgets,
+and a failover to a replica may lose what was answered last.
 """
 
 from collections.abc import Iterator, Sequence
