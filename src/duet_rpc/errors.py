@@ -4,7 +4,7 @@
     ├─ RpcError                yes, and it is no: code, message, data; the same classes on both ends
     │  ├─ ParseError  InvalidRequest  MethodNotFound  InvalidParams  InternalError
     │  ├─ KeyReused  InProgress  OutcomeUnknown  StoreUnavailable  ResultUnserializable
-    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled
+    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled  NotInitialized
     │  └─ your own subclasses, with codes outside -32768..-32000
     ├─ TransportError          unknown: a query may be sent again, a command only with its key
     │  └─ ConnectFailed  ConnectionLost  InvalidAnswer  CallTimeout (also a TimeoutError)
@@ -267,6 +267,12 @@ class InternalError(RpcError):
     """A handler failed unforeseen; `data.reference` also stands in the server's log."""
 
     code, message = -32603, "Internal error"
+
+
+class NotInitialized(RpcError):
+    """A language server was sent a request before `initialize`. The code is LSP's."""
+
+    code, message = -32002, "Server not initialized"
 
 
 class KeyReused(RpcError):

@@ -73,11 +73,12 @@ class Server:
         *,
         logs: "Logs | None" = None,
         on_start: Callable[[Any], object] = lambda started: None,
-    ) -> None:
+    ) -> str | None:
         """Serve on stdin and stdout until the client ends it, or on a socket until a signal does.
 
         SIGINT, SIGTERM and SIGHUP end either. `on_start` is told the address as soon as clients can
-        connect to a socket; on stdio it is told what drives the connection.
+        connect to a socket; on stdio it is told what drives the connection. Returns why it ended:
+        "exit", "end of input", "SIGTERM" and so on.
         """
         from duet_rpc.server.endpoints import SocketEndpoint, Stdio
 
@@ -93,7 +94,7 @@ class Server:
             raise UsageError(_NO_ENDPOINT.format(endpoint))
         logs = self._log(logs)
         with closing(logs), closing(self.commands):
-            run(logs, on_start)
+            return run(logs, on_start)
 
     async def serve(
         self,
@@ -132,11 +133,11 @@ class Server:
         framing: "FramingName" = "lsp",
         logs: "Logs | None" = None,
         on_start: Callable[[Any], object] = lambda host: None,
-    ) -> None:
+    ) -> str | None:
         """Serve on stdin and stdout until the client ends it: `run(Stdio(...))`."""
         from duet_rpc.server.endpoints import Stdio
 
-        self.run(Stdio(framing=framing), logs=logs, on_start=on_start)
+        return self.run(Stdio(framing=framing), logs=logs, on_start=on_start)
 
     def run_unix(
         self,
