@@ -1,7 +1,9 @@
 """Real editors drive a language server, set up as docs/language-server.md says."""
 
 import glob
+import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,15 +116,22 @@ def test_neovim_starts_a_killed_server_again(editor: Editor) -> None:
     assert saw["ended"] == ENDED_WELL
 
 
-def node(editor: Editor, scenario: str, **environment: str) -> Any:
+def node(editor: Editor, scenario: str = "", **environment: str) -> Any:
+    """Run a scenario of the protocol, or the extension if none is named."""
     program = needed("node")
     if not (MODULES / "vscode-languageserver-protocol").is_dir():
         pytest.skip(NODE_PACKAGES)
-    how_to = editor.how_to("javascript", "prose.js")
-    command = [program, str(HERE / "node" / "language_server.js"), how_to, scenario]
-    return editor.see(command, **{"SERVER": PROSE, "NODE_PATH": str(MODULES), **environment})
+    script, how_to = ("language_server.js", "prose.js") if scenario else CLIENT
+    split = re.split(r"(?m)^(?=// [\w-]+\.js$)", snippets("language-server.md", "javascript"))
+    block = next(block for block in split if block.startswith(f"// {how_to}\n"))
+    (editor.tapped.directory / how_to).write_text(block, "utf-8")
+    command = [program, str(HERE / "node" / script), str(editor.tapped.directory / how_to)]
+    places = os.pathsep.join([str(MODULES), str(HERE / "node" / "editor")])
+    known = {"SERVER": PROSE, "NODE_PATH": places, **environment}
+    return editor.see([*command, *([scenario] if scenario else [])], **known)
 
 
+CLIENT = ("language_client.js", "extension.js")
 NODE_ENDED_WELL = {"code": 0, "signal": None}
 
 
@@ -140,6 +149,29 @@ def test_vscode_languageserver_protocol(editor: Editor) -> None:
     assert saw["same"] is True
     assert saw["ended"] == NODE_ENDED_WELL
     editor.tapped.check()
+
+
+def test_vscode_languageclient(editor: Editor) -> None:
+    saw = node(editor)
+    assert saw == {
+        "opened": [["two two", "“two” twice"]],
+        "hover": "**three**: 1 of 4 words",
+        "completion": ["three"],
+        "changed": [],
+        "again": [["and and", "“and” twice"]],
+        "renamed": "# One\r\n😀😀 and and 😀 zwei 😀 three\r\n",
+    }
+    editor.tapped.check()
+
+
+def test_the_page_names_the_versions_that_are_tested() -> None:
+    page = (ROOT / "docs" / "language-server.md").read_text("utf-8")
+    wanted = json.loads((HERE / "node" / "package.json").read_text())["dependencies"]
+    manifest = json.loads(snippets("language-server.md", "json"))
+    client = "vscode-languageclient"
+    assert manifest["dependencies"] == {client: wanted[client]}
+    assert f"vscode-languageserver-protocol ({wanted['vscode-languageserver-protocol']})" in page
+    assert re.search(rf"{client}\s+{re.escape(wanted[client])}", page)
 
 
 @pytest.mark.parametrize("seed", ["1", "20", "300"])
