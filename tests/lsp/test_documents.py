@@ -78,26 +78,26 @@ def test_an_edit_is_what_slicing_makes_of_it(
     opened = document(text, encoding)
     where = opened.range(start, end)
     start, end = opened.offset(where.start), opened.offset(where.end)  # not within CR LF
-    opened.change([ContentChange(new, where)], 2)
+    opened = opened.changed([ContentChange(new, where)], 2)
     assert opened.text == text[:start] + new + text[end:]
     assert opened.version == 2
 
 
 def test_changes_are_applied_one_after_the_other() -> None:
     opened = document("one\r\ntwo 😀 three")
-    opened.change([edit((1, 7), (1, 12), "four"), edit((0, 3), (1, 0), "\n")], 5)
+    opened = opened.changed([edit((1, 7), (1, 12), "four"), edit((0, 3), (1, 0), "\n")], 5)
     assert opened.text == "one\ntwo 😀 four"
-    opened.change([ContentChange("whole"), edit((0, 0), (0, 1), "W")], None)
+    opened = opened.changed([ContentChange("whole"), edit((0, 0), (0, 1), "W")], None)
     assert (opened.text, opened.version) == ("Whole", 5)
 
 
 def test_half_of_a_pair_may_be_replaced() -> None:
     opened = document("a😀b")  # d83d de00
-    opened.change([edit((0, 2), (0, 3), "\ude01")], 2)
+    opened = opened.changed([edit((0, 2), (0, 3), "\ude01")], 2)
     assert opened.text == "a😁b"
-    opened.change([edit((0, 2), (0, 3), "")], 3)
+    opened = opened.changed([edit((0, 2), (0, 3), "")], 3)
     assert opened.text == "a\ud83db"
-    opened.change([edit((0, 2), (0, 2), "\ude00")], 4)
+    opened = opened.changed([edit((0, 2), (0, 2), "\ude00")], 4)
     assert opened.text == "a😀b"
 
 

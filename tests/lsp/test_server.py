@@ -240,6 +240,29 @@ async def test_requests_see_the_changes_that_were_sent_before(policy: Policy, wa
             await client.call("textDocument/hover", AT)
 
 
+async def test_a_running_handler_keeps_the_document_that_it_was_given() -> None:
+    server, started, changed = LanguageServer("words"), asyncio.Event(), asyncio.Event()
+
+    @server.hover
+    async def hover(document: TextDocument) -> str:
+        started.set()
+        await changed.wait()
+        return f"{document.version}: {document.text}"
+
+    @server.completion
+    def complete(document: TextDocument) -> list[str]:
+        return [document.text]
+
+    async with session(server, policy=AGENT) as client:
+        hovering = asyncio.ensure_future(client.call("textDocument/hover", AT))
+        await started.wait()
+        whole = {"textDocument": {"uri": URI, "version": 2}, "contentChanges": [{"text": "new"}]}
+        await client.notify("textDocument/didChange", whole)
+        assert await client.call("textDocument/completion", AT) == [{"label": "new"}]
+        changed.set()
+        assert (await hovering)["contents"]["value"] == "1: one two three"
+
+
 async def test_a_check_that_returns_none_publishes_nothing() -> None:
     server, told = LanguageServer("words"), Told()
 
@@ -307,6 +330,12 @@ async def test_params_as_a_whole() -> None:
 
     def by_name_of_it(params: "types.HoverParams") -> "types.Hover":
         return by_lsprotocol(params)
+
+    server = LanguageServer("words")
+    server.hover(by_dataclass)
+    async with session(server) as client:
+        with pytest.raises(InvalidParams):
+            await client.call("textDocument/hover", {**AT, "textDocument": 5})
 
     for handler, shown in (
         (by_dict, "4 ['position', 'textDocument']"),

@@ -1,7 +1,8 @@
 """The open documents, as the client's notifications have left them.
 
 `textDocument/didOpen`, `didChange` and `didClose` are ordered: each has ended before a later
-message is looked at. So a request that was sent after a change finds the change here.
+message is looked at. So a request that was sent after a change finds the change here. A change
+makes a new `TextDocument`: a handler that is still running keeps the one that it was given.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ class ContentChange(Struct, frozen=True):
 
 
 class TextDocument:
-    """A document that is open in the editor."""
+    """A document that is open in the editor, as it was when a request came; it does not change."""
 
     __slots__ = ("_starts", "encoding", "language_id", "text", "uri", "version")
 
@@ -126,18 +127,23 @@ class TextDocument:
                 return found[0]
         return ""
 
-    def change(self, changes: Sequence[ContentChange], version: int | None) -> None:
-        """Apply the changes of one `didChange`, each to what the one before has left."""
+    def changed(self, changes: Sequence[ContentChange], version: int | None) -> "TextDocument":
+        """Make the document after one `didChange`: each change to what the one before has left."""
+        document = self
         for change in changes:
-            if change.range is None:
-                self.text = change.text
-            else:
-                self.text = self._replaced(change.range, change.text)
-            self._starts = None
-        if version is not None:
-            self.version = version
+            text = change.text
+            if change.range is not None:
+                text = document._replace(change.range, text)
+            document = TextDocument(
+                self.uri,
+                text,
+                language_id=self.language_id,
+                version=self.version if version is None else version,
+                encoding=self.encoding,
+            )
+        return document
 
-    def _replaced(self, range: Range, new: str) -> str:
+    def _replace(self, range: Range, new: str) -> str:
         before = self._cut(range.start)[0]
         after = self._cut(range.end)[1]
         text = before + new + after
@@ -210,8 +216,8 @@ class Documents:
 
     def change(self, changed: ChangedDocument, changes: Sequence[ContentChange]) -> TextDocument:
         """Change an open document."""
-        document = self[changed.uri]
-        document.change(changes, changed.version)
+        document = self[changed.uri].changed(changes, changed.version)
+        self._open[changed.uri] = document
         return document
 
     def close(self, uri: str) -> None:

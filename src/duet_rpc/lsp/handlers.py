@@ -114,7 +114,7 @@ def adapt(
     given += [f"{name}=_defaults[{name!r}]" for name in optional]
     waits = is_async(handler, method)
     called = f"{'await ' if waits else ''}_handler({', '.join(arguments.expressions)})"
-    uri = "textDocument.uri" if arguments.whole is None else "textDocument['uri']"
+    uri = "textDocument.uri" if arguments.whole is None else "_uri_of(textDocument)"
     source = f"""
 {"async " if waits else ""}def served({", ".join(given)}):
     if not _lifecycle.running:
@@ -130,6 +130,7 @@ def adapt(
         "_documents": documents,
         "_handler": handler,
         "_lifecycle": lifecycle,
+        "_uri_of": _uri_of,
         "_whole": WholeParams(arguments.whole, list(arguments.members), handler),
     }
     exec(source, known)  # compiled, as the engine's own adapters are: a fixed call is a quick one
@@ -212,6 +213,14 @@ def _members_of(hint: Any) -> list[str]:
         described = None
     fields = getattr(described, "fields", None)
     return [field.encode_name for field in fields] if fields else _ALL_MEMBERS
+
+
+def _uri_of(identifier: Any) -> str:
+    """Read which document is meant, where params are taken as they are."""
+    try:
+        return msgspec.convert(identifier, TextDocumentIdentifier).uri
+    except msgspec.ValidationError as error:
+        raise InvalidParams(data={"param": "textDocument", "detail": str(error)}) from None
 
 
 def _find_in_lsprotocol(hint: str, handler: Any) -> Any:
