@@ -26,7 +26,7 @@ from duet_rpc.lsp.results import Converter
 from duet_rpc.lsp.session import Session
 from duet_rpc.lsp.types import TextDocumentIdentifier
 
-_CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x80, 0x200
+_CO_VARIADIC, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x0C, 0x80, 0x200
 _NO_DEFAULT: Any = object()
 
 # Every member that the params of a client's message have in version 3.18 of the protocol.
@@ -171,7 +171,7 @@ def _signature(handler: Any, method: str) -> list[tuple[str, Any, bool]]:
     """List (name, default, by name only) of each parameter, without inspect."""
     is_async(handler, method)
     code = handler.__code__
-    if code.co_flags & 0x0C:
+    if code.co_flags & _CO_VARIADIC:
         raise UsageError(f"{method}: name the parameters one by one, or take params as a whole")
     count, named = code.co_argcount, code.co_kwonlyargcount
     names = code.co_varnames[: count + named]

@@ -54,11 +54,9 @@ class FeatureDecorator:
         **options: Any,
     ) -> Any:
         """Register a function; `options` are those of the capability, in snake_case."""
+        scope = sys._getframe(1).f_locals  # where hints that are written as texts are known
 
         def register(handler: F) -> F:
-            scope = sys._getframe(1).f_locals
-            if scope.get("register") is register:  # called by ourselves
-                scope = sys._getframe(2).f_locals
             self._server._add(self._method, handler, scope, inline, timeout, options)
             return handler
 
