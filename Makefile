@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check types format bench bench-quick bench-compare bench-profiles instructions node clean
+.PHONY: help demo test check types format bench bench-quick bench-compare bench-lsp bench-profiles instructions node clean
 .PHONY: endurance node-if-npm
 
 help: ## show this list
@@ -63,6 +63,9 @@ bench-quick: $(BENCH) ## the same in about a minute, quick peers only
 bench-compare: $(BENCH) ## our own code, this tree against a revision: REV=...
 	@$(if $(REV),,$(error name a revision: make bench-compare REV=main~1))
 	@$(BIN)/python -m bench.run --compare $(REV) $(ARGS)
+
+bench-lsp: $(BENCH) ## the same language server with us and with pygls: lines, start, hover
+	@$(BIN)/python -m bench.language_server $(ARGS)
 
 bench-profiles: $(BENCH) ## where the time goes, by perf; writes bench/results/profiles.md
 	@$(BIN)/python bench/profiles.py

@@ -30,7 +30,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("transports", "ledger", "retry"),
     ("hosts",),  # what waits and runs for a connection
     ("server", "client"),
-    ("blocking", "testing", "mcp"),
+    ("blocking", "testing", "mcp", "lsp"),
     ("cli",),
     ("__init__", "__main__"),  # the faces: nothing imports them
 )

@@ -16,6 +16,7 @@ PUBLIC = [
         "duet_rpc",
         "duet_rpc.blocking",
         "duet_rpc.hooks",
+        "duet_rpc.lsp",
         "duet_rpc.policy",
         "duet_rpc.testing",
     )

@@ -4,11 +4,13 @@
     ├─ RpcError                yes, and it is no: code, message, data; the same classes on both ends
     │  ├─ ParseError  InvalidRequest  MethodNotFound  InvalidParams  InternalError
     │  ├─ KeyReused  InProgress  OutcomeUnknown  StoreUnavailable  ResultUnserializable
-    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled
+    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled  NotInitialized
     │  └─ your own subclasses, with codes outside -32768..-32000
     ├─ TransportError          unknown: a query may be sent again, a command only with its key
     │  └─ ConnectFailed  ConnectionLost  InvalidAnswer  CallTimeout (also a TimeoutError)
     └─ UsageError              the question was never sent: the caller's own mistake
+
+This file has more than 400 lines because all errors are in it, each with its docstring.
 
 A code and its canonical message are written here and nowhere else. This module knows no I/O and no
 JSON.
@@ -298,6 +300,12 @@ class InternalError(RpcError):
 
     code: int = -32603
     message: str = "Internal error"
+
+
+class NotInitialized(RpcError):
+    """A language server was sent a request before `initialize`. The code is LSP's."""
+
+    code, message = -32002, "Server not initialized"
 
 
 class KeyReused(RpcError):

@@ -68,14 +68,15 @@ def decode_frames(data: bytes) -> list[dict[str, Any]]:
 class Tapped:
     """One run of the daemon under a client, and what passed between them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, program: str = str(INSTALLED), name: str = "") -> None:
+        """`name` is what the client calls the program, if not by its own name."""
         self.directory = directory
         self.kept = directory / "kept"
         self.kept.mkdir()
         programs = directory / "programs"
         programs.mkdir()
-        command = [sys.executable, str(HERE / "tap.py"), str(self.kept), str(INSTALLED)]
-        shim = programs / "duet-rpc"
+        command = [sys.executable, str(HERE / "tap.py"), str(self.kept), program]
+        shim = programs / (name or Path(program).name)
         shim.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         shim.chmod(0o755)
         home = directory / "home"

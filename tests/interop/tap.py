@@ -3,9 +3,9 @@
     python tap.py DIRECTORY COMMAND [ARGUMENT ...]
 
 Bytes go through as they come, signals are handed on, the daemon's exit status becomes ours. What
-the daemon wrote is in `stdout` and `stderr`, what it was sent in `stdin`, how it ended in `status`
-(written last, so that whoever sees it can read the rest). Plain standard library, few imports: it
-must not be slower to start than the daemon.
+the daemon wrote is in `stdout` and `stderr`, what it was sent in `stdin`, its process id in `pid`,
+how it ended in `status` (written last, so that whoever sees it can read the rest). Plain standard
+library, few imports: it must not be slower to start than the daemon.
 """
 
 import os
@@ -43,6 +43,8 @@ def main() -> None:
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS),
     )
     assert daemon.stdin and daemon.stdout and daemon.stderr
+    with open(os.path.join(directory, "pid"), "w") as file:
+        file.write(str(daemon.pid))
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         daemon.send_signal(number)

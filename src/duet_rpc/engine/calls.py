@@ -135,7 +135,8 @@ class _Held(Struct, gc=False):
 class Calls:
     """The open calls of one connection.
 
-    It has more than twenty methods because an answer can come, fail or be missing in many ways.
+    It has more than twenty methods because an answer can come, fail or be missing in many ways,
+    and more than fifteen fields because what is looked up for each call is kept at hand.
     """
 
     def __init__(

@@ -77,8 +77,8 @@ being_imported: list[str] = []
 _POLLRDHUP = 0x2000
 
 
-def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart) -> None:
-    """Serve on stdin and stdout until the end; returns when everything is answered.
+def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart) -> str | None:
+    """Serve on stdin and stdout until the end; return why it came when everything is answered.
 
     `on_start` is told the host before anything is read.
     """
@@ -123,6 +123,7 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
         logs.flush(0.5)
         sys.exit(1)
     life.finish()
+    return life.reason
 
 
 def _needs_loop(dispatcher: Dispatcher, lifespan: Lifespan) -> bool:
@@ -136,8 +137,8 @@ def _needs_loop(dispatcher: Dispatcher, lifespan: Lifespan) -> bool:
 
 def run_on_socket(
     server: Server, endpoint: SocketEndpoint, listening: "socket", logs: Logs, on_start: OnStart
-) -> None:
-    """Serve a socket until a signal ends it; returns when everything is answered."""
+) -> str | None:
+    """Serve a socket until a signal ends it; return which, when everything is answered."""
     from duet_rpc.server.listener import Listener
 
     logs.begin(__version__, **store_words(server.service, server.commands))
@@ -152,6 +153,7 @@ def run_on_socket(
         life.finish()
     else:
         life.cut_off()
+    return life.reason
 
 
 def _run_on_threads(

@@ -79,11 +79,12 @@ class Server:
         *,
         logs: "Logs | None" = None,
         on_start: Callable[[Any], object] = lambda started: None,
-    ) -> None:
+    ) -> str | None:
         """Serve on stdin and stdout until the client ends it, or on a socket until a signal does.
 
         SIGINT, SIGTERM and SIGHUP end either. `on_start` is told the address as soon as clients can
-        connect to a socket; on stdio it is told what drives the connection.
+        connect to a socket; on stdio it is told what drives the connection. Returns why it ended:
+        "exit", "end of input", "SIGTERM" and so on.
         """
         from duet_rpc.server.endpoints import SocketEndpoint, Stdio
 
@@ -100,7 +101,7 @@ class Server:
         logs = self._log(logs)
         with closing(logs), closing(self.commands):
             try:
-                run(logs, on_start)
+                return run(logs, on_start)
             except LifespanFailed as failed:
                 logs.failure(str(failed), failed.__cause__ or failed)
                 logs.flush(0.5)
@@ -147,11 +148,11 @@ class Server:
         framing: "FramingName" = "lsp",
         logs: "Logs | None" = None,
         on_start: Callable[[Any], object] = lambda host: None,
-    ) -> None:
+    ) -> str | None:
         """Serve on stdin and stdout until the client ends it: `run(Stdio(...))`."""
         from duet_rpc.server.endpoints import Stdio
 
-        self.run(Stdio(framing=framing), logs=logs, on_start=on_start)
+        return self.run(Stdio(framing=framing), logs=logs, on_start=on_start)
 
     def run_unix(
         self,
