@@ -326,6 +326,7 @@ async def test_params_as_a_whole() -> None:
 
     def by_lsprotocol(params: lsprotocol_types.HoverParams) -> lsprotocol_types.Hover:
         assert isinstance(params.position, lsprotocol_types.Position)
+        assert server.documents[URI].word_at(params.position) == "two"
         return lsprotocol_types.Hover(f"{params.position.character} {params.text_document.uri}")
 
     def by_name_of_it(params: "types.HoverParams") -> "types.Hover":
