@@ -222,6 +222,10 @@ class Documents:
         self._open[changed.uri] = document
         return document
 
+    def clear(self) -> None:
+        """Forget all documents."""
+        self._open.clear()
+
     def close(self, uri: str) -> None:
         """Forget a document."""
         self._open.pop(uri, None)
