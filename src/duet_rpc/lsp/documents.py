@@ -13,6 +13,8 @@ from msgspec import Struct
 from duet_rpc.errors import InvalidParams
 from duet_rpc.lsp.positions import (
     Encoding,
+    PositionLike,
+    RangeLike,
     find_offset,
     find_position,
     join_halves,
@@ -90,7 +92,7 @@ class TextDocument:
         """Return a line without its end; the first is number 0."""
         return line_text(self.text, self._line_starts, number)
 
-    def offset(self, position: Position) -> int:
+    def offset(self, position: PositionLike) -> int:
         """Return the index into `text` of a position; behind the end of a line is its end."""
         return find_offset(self.text, self._line_starts, position, self.encoding)[0]
 
@@ -107,7 +109,7 @@ class TextDocument:
         """The range of everything."""
         return self.range(0, len(self.text))
 
-    def slice(self, range: Range) -> str:
+    def slice(self, range: RangeLike) -> str:
         """Return the text of a range."""
         return self.text[self.offset(range.start) : self.offset(range.end)]
 
@@ -116,7 +118,7 @@ class TextDocument:
         for found in pattern(_WORD).finditer(self.text):
             yield found[0], self.range(*found.span())
 
-    def word_at(self, position: Position) -> str:
+    def word_at(self, position: PositionLike) -> str:
         """Return the word that a position is in or at the end of; empty if there is none."""
         offset = self.offset(position)
         line_start = self._line_starts[min(position.line, self.line_count - 1)]
@@ -152,7 +154,7 @@ class TextDocument:
             return join_halves(text)
         return text
 
-    def _cut(self, position: Position) -> tuple[str, str]:
+    def _cut(self, position: PositionLike) -> tuple[str, str]:
         """Cut the text at a position, which may be between the halves of a surrogate pair."""
         at, is_inside = find_offset(self.text, self._line_starts, position, self.encoding)
         if not is_inside:
@@ -219,6 +221,10 @@ class Documents:
         document = self[changed.uri].changed(changes, changed.version)
         self._open[changed.uri] = document
         return document
+
+    def clear(self) -> None:
+        """Forget all documents."""
+        self._open.clear()
 
     def close(self, uri: str) -> None:
         """Forget a document."""

@@ -62,6 +62,11 @@ class Lifecycle:
         self.has_shut_down = False
         self.editor = Editor()
 
+    def begin_anew(self) -> None:
+        """Forget the session before: another client is to come."""
+        self.running = self.has_shut_down = False
+        self.editor = Editor()
+
     def start(self, editor: Editor) -> None:
         """Take the one `initialize` that there is."""
         if self.running or self.has_shut_down:

@@ -138,9 +138,13 @@ class LanguageServer:
         self._synchronisation.checks.append(make_check(handler, self._lifecycle, scope))
         return handler
 
-    @property
-    def service(self) -> Service:
-        """Everything that is served: for tests, and for a `Server` of your own."""
+    def make_service(self) -> Service:
+        """Make the service of a new session; one before it is over.
+
+        For tests, each of which has a session of its own, and for a `Server` of your own.
+        """
+        self._lifecycle.begin_anew()
+        self.documents.clear()
         service = Service(self.name, version=self.version)
         self._add_lifecycle(service)
         self._synchronisation.add_to(service)
@@ -155,7 +159,7 @@ class LanguageServer:
 
         Its exit code is 1 if the client has sent `exit` without `shutdown`, else 0.
         """
-        reason = Server(self.service, policy=self.policy, dialect="lsp").run_stdio(logs=logs)
+        reason = Server(self.make_service(), policy=self.policy, dialect="lsp").run_stdio(logs=logs)
         sys.exit(1 if reason == "exit" and not self._lifecycle.has_shut_down else 0)
 
     def _add(
