@@ -71,7 +71,7 @@ class Dependencies:
                     f"override: nothing in the service provides {_name(kind)}; give a type that a"
                     " @service.lifespan or @service.dependency is annotated with"
                 )
-        self.lifespans = self._order_lifespans(service)
+        self.lifespans: list[Provider] = self._order_lifespans(service)
         """Those that are to be started, in order."""
         self._plans = {method.name: self._plan(method) for method in service if method.asks}
         for method in service:

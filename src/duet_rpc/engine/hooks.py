@@ -311,7 +311,7 @@ class HookedConnection(Connection):
     """A connection that reports its beginning and its end, and each of our calls."""
 
     __slots__ = ("_is_closed",)
-    calls_class = HookedCalls
+    calls_class: type[Calls] = HookedCalls
     dispatcher: HookedDispatcher
 
     def __init__(

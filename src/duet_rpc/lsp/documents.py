@@ -64,10 +64,10 @@ class TextDocument:
         version: int = 0,
         encoding: Encoding = "utf-16",
     ) -> None:
-        self.uri = uri
-        self.text = text
-        self.language_id = language_id
-        self.version = version
+        self.uri: str = uri
+        self.text: str = text
+        self.language_id: str = language_id
+        self.version: int = version
         self.encoding = encoding
         """What the characters of positions are counted in."""
         self._starts: list[int] | None = None

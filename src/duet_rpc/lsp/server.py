@@ -95,7 +95,7 @@ class LanguageServer:
         self.name = name
         self.version = version
         self.policy = policy
-        self.documents = Documents()
+        self.documents: Documents = Documents()
         """The documents that are open."""
         self._sync = sync
         self._capabilities = dict(capabilities or {})
@@ -110,15 +110,15 @@ class LanguageServer:
         """What the client said of itself in `initialize`."""
         return self._lifecycle.editor
 
-    code_action = NamedFeature("textDocument/codeAction")
-    completion = NamedFeature("textDocument/completion")
-    definition = NamedFeature("textDocument/definition")
-    document_symbol = NamedFeature("textDocument/documentSymbol")
-    formatting = NamedFeature("textDocument/formatting")
-    hover = NamedFeature("textDocument/hover")
-    references = NamedFeature("textDocument/references")
-    rename = NamedFeature("textDocument/rename")
-    signature_help = NamedFeature("textDocument/signatureHelp")
+    code_action: NamedFeature = NamedFeature("textDocument/codeAction")
+    completion: NamedFeature = NamedFeature("textDocument/completion")
+    definition: NamedFeature = NamedFeature("textDocument/definition")
+    document_symbol: NamedFeature = NamedFeature("textDocument/documentSymbol")
+    formatting: NamedFeature = NamedFeature("textDocument/formatting")
+    hover: NamedFeature = NamedFeature("textDocument/hover")
+    references: NamedFeature = NamedFeature("textDocument/references")
+    rename: NamedFeature = NamedFeature("textDocument/rename")
+    signature_help: NamedFeature = NamedFeature("textDocument/signatureHelp")
 
     def feature(self, method: str) -> FeatureDecorator:
         """Register a function for any request or notification by its name.
