@@ -17,6 +17,8 @@ from duet_rpc.wire.params import RetryAge
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
+    from duet_rpc.wire.streams import StreamRequest
+
 
 Transport: TypeAlias = Literal["stdio", "unix", "tcp", "memory"]
 
@@ -50,6 +52,22 @@ class Reply(Protocol):
         ...
 
 
+class ItemSink(Protocol):
+    """Where the items of a stream go: to a caller that takes them one by one."""
+
+    async def ready(self) -> None:
+        """Wait until the caller takes another item; the handler gives up its slot meanwhile."""
+        ...
+
+    def send(self, value: Any) -> None:
+        """Send one item."""
+        ...
+
+    def close(self) -> Any:
+        """Forget the stream; return the result that its request is answered with."""
+        ...
+
+
 class Peer(Protocol):
     """The other end, as a running handler sees it."""
 
@@ -66,6 +84,10 @@ class Peer(Protocol):
         self, ctx: "Context", method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
         """Send a request; while it waits for the reply, the handler gives up its slot."""
+        ...
+
+    def open_stream(self, ctx: "Context") -> ItemSink | None:
+        """Begin to send items; None if the caller, or this host, cannot take them one by one."""
         ...
 
     def logger(self, ctx: "Context") -> "LoggerAdapter[Any]":
@@ -109,6 +131,8 @@ class Context(Struct, eq=False):
     """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
     is_over: bool = False
     """True once the handler has ended."""
+    _stream: "StreamRequest | None" = None
+    """How the caller wants the items of a stream; None if it wants the list."""
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, request {self.correlation_id}>"

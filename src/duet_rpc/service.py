@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from duet_rpc.context import Context, Transaction
-from duet_rpc.engine.parameters import Parameters
+from duet_rpc.engine.parameters import PARTIAL_TOKEN, Parameters
 from duet_rpc.errors import ErrorClasses, RpcError, UsageError
 from duet_rpc.kinds import Promise
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
@@ -86,6 +86,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the server answers `deadline-exceeded`."""
     ordered: bool = False
     """No later message of its connection is started before it has ended; of notifications."""
+    streams: bool = False
+    """It yields its result item by item."""
 
 
 class Service:
@@ -181,7 +183,8 @@ class Service:
         """Register a function that changes nothing and may be called again freely.
 
         `inline` says that it is short and never blocks, so that it may run on the thread that
-        reads; `ignore_unknown` takes params that the function does not name, and drops them.
+        reads; `ignore_unknown` takes params that the function does not name, and drops them. An
+        `async def` that yields is a stream: its caller takes the items as they come, or the list.
         """
 
         def register(handler: F) -> F:
@@ -343,12 +346,15 @@ class Service:
             raise UsageError(f"a handler without a name needs one: @service.{kind.value}(name=...)")
         if full_name in self._methods:
             raise UsageError(f"{full_name} is registered twice; give one of them another name=")
+        flags = _code_flags(handler)
+        streams = bool(flags & _CO_ASYNC_GENERATOR)
         parameters = Parameters.of(
             handler,
             full_name,
             takes_key=kind is Kind.COMMAND,
             ignore_unknown=ignore_unknown,
             scope=_caller_scope(),
+            beside=(PARTIAL_TOKEN,) if streams else (),
         )
         if parameters.transaction is not None:
             if kind is not Kind.COMMAND:
@@ -360,10 +366,15 @@ class Service:
             if promise is Promise.RETRY_SAFE:
                 raise UsageError(f"{full_name} is transactional, which needs no retry_safe=True")
             promise = Promise.TRANSACTIONAL
-        flags = _code_flags(handler)
-        if flags & _CO_GENERATORS:
-            raise UsageError(f"{full_name} yields; return a list instead")
-        is_async = bool(flags & _CO_COROUTINE)
+        if flags & _CO_GENERATOR:
+            raise UsageError(f"{full_name} yields; make it an async def, or return a list")
+        if streams:
+            if kind is not Kind.QUERY:
+                raise UsageError(f"{full_name} yields: only a query streams; return a list instead")
+            from duet_rpc.engine.streams import serve_as_stream
+
+            serve_as_stream(parameters)
+        is_async = streams or bool(flags & _CO_COROUTINE)
         if is_async and inline:
             raise UsageError(
                 f"{full_name}: an async def runs on the event loop anyway; leave out inline=True"
@@ -387,11 +398,11 @@ class Service:
             promise=promise,
             timeout=timeout,
             ordered=ordered,
+            streams=streams,
         )
 
 
-_CO_COROUTINE = 0x80
-_CO_GENERATORS = 0x20 | 0x200
+_CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 
 
 def _code_flags(handler: Any) -> int:

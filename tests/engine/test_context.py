@@ -29,6 +29,9 @@ class Told:
         self.said.append(("call", method, params, timeout, returns))
         return "the reply"
 
+    def open_stream(self, ctx: Context) -> None:
+        raise NotImplementedError
+
     def logger(self, ctx: Context) -> Any:
         return f"logger of {ctx.correlation_id}"
 

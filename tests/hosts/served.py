@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -215,6 +215,35 @@ def changed() -> list[int]:
 def changed_inline() -> list[int]:
     """Tell the same, on the thread that reads."""
     return list(changes)
+
+
+# Streams.
+
+
+@more.query
+async def stream(n: int, fail_at: int = -1) -> AsyncIterator[int]:
+    """Yield numbers, and fail at one of them; say how far it came."""
+    number = 0
+    try:
+        for number in range(n):
+            if number == fail_at:
+                raise ValueError("of the stream")
+            yield number
+    finally:
+        say(f"stream ended at {number}")
+
+
+@more.query
+async def stream_large(n: int) -> AsyncIterator[str]:
+    """Yield texts that fill every buffer."""
+    sent = 0
+    say("large stream begins")
+    try:
+        while sent < n:
+            yield "x" * 50_000
+            sent += 1
+    finally:
+        say(f"large stream ended at {sent}")
 
 
 # Forks. Each gives the exit status of its child.

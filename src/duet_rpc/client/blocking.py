@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from duet_rpc.client.base import BaseClient
 from duet_rpc.client.batch import BaseBatch
@@ -20,6 +20,7 @@ from duet_rpc.client.options import (
     ClientOptions,
     Expected,
     KeyOptions,
+    StreamOptions,
     TimeOptions,
     TryOptions,
 )
@@ -31,6 +32,9 @@ from duet_rpc.engine.calls import encode_params
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.transports.link import Link, Opener
+
+if TYPE_CHECKING:
+    from duet_rpc.client.blocking_streams import BlockingStream
 
 T = TypeVar("T")
 
@@ -194,6 +198,39 @@ class Client(BaseClient):
         another process. A server that cannot know what became of it then does not run it again.
         """
         return run(self._core.command(method, params, returns, **options))
+
+    @overload
+    def stream(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[StreamOptions]
+    ) -> "BlockingStream[T]": ...
+    @overload
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "BlockingStream[Any]": ...
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "BlockingStream[Any]":
+        """Call a method that yields: `for item in client.stream(...)`.
+
+        `returns` is the type of an item. The call is sent with the first item that is asked for.
+        Left early, it is cancelled at the server: at once where the block ends of
+        `with client.stream(...) as items`. `timeout` bounds each wait for the next item;
+        `window` is how many items the server may be ahead. A stream is never sent again.
+        """
+        from duet_rpc.client.blocking_streams import BlockingStream  # with the first one
+
+        call = self._core.stream(self._dispatcher.dialect, method, params, returns, **options)
+        return BlockingStream(self, call)
 
     def outcome(self, method: str, key: str, **options: Unpack[TimeOptions]) -> Any:
         """Ask what became of a command; `timeout` is the client's unless it is given."""

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import copy
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -22,6 +22,7 @@ from duet_rpc.client.options import (
     ClientOptions,
     Expected,
     KeyOptions,
+    StreamOptions,
     TimeOptions,
     TryOptions,
 )
@@ -37,6 +38,9 @@ from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.transports.link import Link, Opener
 from duet_rpc.wire.params import add_metadata
+
+if TYPE_CHECKING:
+    from duet_rpc.client.streams import Stream
 
 T = TypeVar("T")
 _LAST_WRITES = 0.1
@@ -236,6 +240,39 @@ class Client(BaseClient):
         another process. A server that cannot know what became of it then does not run it again.
         """
         return self._core.command(method, params, returns, **options)
+
+    @overload
+    def stream(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[StreamOptions]
+    ) -> "Stream[T]": ...
+    @overload
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "Stream[Any]": ...
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "Stream[Any]":
+        """Call a method that yields: `async for item in client.stream(...)`.
+
+        `returns` is the type of an item. The call is sent with the first item that is asked for.
+        Left early, it is cancelled at the server: at once where the block ends of
+        `async with client.stream(...) as items`. `timeout` bounds each wait for the next item;
+        `window` is how many items the server may be ahead. A stream is never sent again.
+        """
+        from duet_rpc.client.streams import Stream  # with the first one
+
+        call = self._core.stream(self._dispatcher.dialect, method, params, returns, **options)
+        return Stream(self, call)
 
     def outcome(self, method: str, key: str, **options: Unpack[TimeOptions]) -> Awaitable[Any]:
         """Ask what became of a command; `timeout` is the client's unless it is given."""

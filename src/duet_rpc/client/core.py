@@ -6,7 +6,7 @@ knows more than the other, and this module knows neither event loops nor threads
 """
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from duet_rpc.client.attempts import NOT_BEGUN, Attempts, Doubts, in_ms, retry_after, settle_key
 from duet_rpc.client.options import (
@@ -30,7 +30,11 @@ from duet_rpc.errors import (
 )
 from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.retry import Retry
+from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.surrogates import encode_value
+
+if TYPE_CHECKING:
+    from duet_rpc.client.stream_call import StreamCall
 
 
 class ClientCore:
@@ -88,6 +92,23 @@ class ClientCore:
         if retry is None:
             return await self._sender.ask(method, encoded, expected)
         return await self._try(method, Attempts(encoded), expected, retry)
+
+    def stream(
+        self,
+        dialect: Dialect,
+        method: str,
+        params: Any,
+        returns: Any,
+        window: int | None = None,
+        errors: Any = None,
+        **options: Unpack[TimeOptions],
+    ) -> "StreamCall":
+        """Call a method that yields; `returns` is the type of an item."""
+        from duet_rpc.client.stream_call import WINDOW, StreamCall
+
+        expected = self.expect(returns, errors=errors, **options)
+        window = WINDOW if window is None else window
+        return StreamCall(dialect, method, encode_params(params), expected, window)
 
     def command(
         self,

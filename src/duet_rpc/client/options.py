@@ -72,6 +72,16 @@ class CallOptions(TimeOptions, total=False):
     """The classes that its errors are raised in, before those of the client."""
 
 
+class StreamOptions(TimeOptions, total=False):
+    """What can be said of a stream. Its timeout bounds each wait for the next item."""
+
+    window: int
+    """How many items the server may be ahead of the reader, at most 1,024. 64 if it is left away.
+    """
+    errors: Any
+    """The classes that its errors are raised in, before those of the client."""
+
+
 class TryOptions(CallOptions, total=False):
     """What can be said of a call that may be tried again."""
 

@@ -476,6 +476,24 @@ class Calls:
             return False  # a number beyond all bounds
         return True
 
+    def take_item(self, params: bytes | None) -> bool:
+        """Pass an item on to the reader of its stream; one that comes after the end is dropped.
+
+        False if no call of ours has had its id.
+        """
+        from duet_rpc.wire.streams import read_item  # with the first item that there is
+
+        item = read_item(params)
+        if item is None:
+            return False
+        raw, seq, value = item
+        if not raw.isdigit() or len(raw) > _MAX_DIGITS or int(raw) > self.last_id:
+            return False
+        reader = getattr(self.open.get(int(raw)), "take_item", None)
+        if reader is not None:
+            reader(seq, value)
+        return True
+
     def _put(self, frame: Frame, ids: list[int]) -> None:
         """Send a frame with these calls in it, or hold it."""
         if self._held or self._must_wait(len(ids) or None):

@@ -23,6 +23,8 @@ from duet_rpc.wire.params import KEY, META
 
 __all__ = ["KEY", "META", "Bound", "Parameter", "Parameters", "accepted_values", "type_name"]
 
+PARTIAL_TOKEN = "partialResultToken"
+"""What LSP sends beside the params of a request that may be answered in parts."""
 UNKNOWN = float("inf")
 """How deep a value nests whose type does not tell."""
 
@@ -66,6 +68,7 @@ class Parameters:
         takes_key: bool,
         ignore_unknown: bool,
         nestings: Mapping[str, float],
+        beside: Iterable[str],
         call: Adapter,
         call_message: Callable[[Any], Any],
     ) -> None:
@@ -85,6 +88,7 @@ class Parameters:
         self.takes_key = takes_key
         """Whether an idempotency key may travel with the params."""
         self._nestings = nestings
+        self._beside = beside
         self.nesting = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
@@ -113,9 +117,13 @@ class Parameters:
         takes_key: bool,
         ignore_unknown: bool,
         scope: Mapping[str, Any],
+        beside: Iterable[str] = (),
     ) -> "Parameters":
-        """Read a handler's parameters. Raises `UsageError` for what cannot be served."""
-        return _read(handler, method, takes_key, ignore_unknown, scope)
+        """Read a handler's parameters. Raises `UsageError` for what cannot be served.
+
+        `beside` names members that callers may send beside the params, as they send `_meta`.
+        """
+        return _read(handler, method, takes_key, ignore_unknown, scope, beside)
 
     def bind(self, params: bytes | None) -> Bound:
         """Decode the params of one request, which are known to be JSON; raise `InvalidParams`.
@@ -214,7 +222,8 @@ class Parameters:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
                 fields.setdefault(KEY, (KEY, Raw | UnsetType, UNSET))
-            fields.setdefault(META, (META, Raw | UnsetType, UNSET))
+            for name in (META, *self._beside):
+                fields.setdefault(name, (name, Raw | UnsetType, UNSET))
         return msgspec.defstruct(
             "Params",
             fields.values(),
@@ -256,6 +265,7 @@ def _read(
     takes_key: bool,
     ignore_unknown: bool,
     scope: Mapping[str, Any],
+    beside: Iterable[str],
 ) -> Parameters:
     hints = _hints(handler, method, scope)
     returns = hints.pop("return", Any)
@@ -314,6 +324,7 @@ def _read(
         takes_key=takes_key,
         ignore_unknown=ignore_unknown,
         nestings=nestings,
+        beside=beside,
         call=call,
         call_message=call_message,
     )

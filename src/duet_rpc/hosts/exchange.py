@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from duet_rpc.context import Context, Origin, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply
 from duet_rpc.engine.clocks import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.exchange import Exchanges
@@ -71,6 +71,10 @@ class ExchangeHost(OnLoop):
     def peer(self) -> Peer:
         """The caller, as handlers see it."""
         return self
+
+    def open_stream(self, ctx: Context) -> ItemSink | None:
+        """Have the items of a stream collected: there is one answer, and nothing beside it."""
+        return None
 
     def notify(self, method: str, params: Any) -> None:
         """Refuse to send a notification: there is no way to the caller."""

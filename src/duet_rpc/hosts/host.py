@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Peer, Reply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.clocks import ConnectionClocks
 from duet_rpc.engine.connection import ConnectionOptions
@@ -136,20 +136,29 @@ class BaseHost:
         """Wait in a `def` while another thread reads; the handler gives up its slot meanwhile."""
         from duet_rpc.hosts.workers import waiting  # where a handler reads itself, none is needed
 
-        self.act(self._pause, reply)
+        self.act(self.pause, reply.ctx)
         try:
             with waiting():
                 reply.wait_here()
         finally:
-            self.act(self._resume, reply)
+            self.act(self._end_wait, reply)
 
-    def _pause(self, reply: PeerReply) -> None:
-        self.connection.requests.slots.pause(reply.ctx)
+    def pause(self, ctx: Context) -> None:
+        """A handler waits for its peer: its slot is free meanwhile. Nobody else may be acting."""
+        self.connection.requests.slots.pause(ctx)
         self.go_on()
 
-    def _resume(self, reply: PeerReply) -> None:
-        self.connection.requests.slots.resume(reply.ctx)
+    def resume(self, ctx: Context) -> None:
+        """It waits no more."""
+        self.connection.requests.slots.resume(ctx)
+
+    def _end_wait(self, reply: PeerReply) -> None:
+        self.resume(reply.ctx)
         reply.give_up()
+
+    def open_stream(self, ctx: Context) -> ItemSink | None:
+        """Have the items of a stream collected: there is no loop on which to wait for the peer."""
+        return None
 
     def _refuse_in_child(self) -> None:
         if self.is_copy:

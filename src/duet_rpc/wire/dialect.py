@@ -1,8 +1,11 @@
-"""How a protocol family spells what JSON-RPC itself leaves open: cancellation, progress, log level.
+"""How a protocol family spells what JSON-RPC leaves open: cancellation, progress, streams, levels.
 
     JSONRPC, LSP    $/cancelRequest {id}              $/progress {token, value}
+                    $/item {stream, seq, value}       $/more {stream, items}
+    LSP             partial results of a request with a `partialResultToken`, as $/progress
     MCP             notifications/cancelled           notifications/progress
                     {requestId, reason}               {progressToken, progress, total, message}
+                    no streams: a caller gets the list
 
 Laws of this file:
 - These names and shapes stand here and nowhere else; the engine knows ids, tokens and values.
@@ -55,6 +58,12 @@ class Dialect(Struct, frozen=True):
     """The levels that it takes, and the one of ours that each of them means."""
     repeats_level: bool
     """Whether its result says the level; else it is an empty object."""
+    item: str | None = None
+    """The method that carries one item of a stream. None: there are no streams."""
+    more: str | None = None
+    """The method by which the reader of a stream grants further items."""
+    partial_token: str | None = None
+    """The param that asks for partial results, which are progress without flow control."""
 
     def encode_cancel(self, id: int) -> bytes:
         """Write the params that cancel a call of ours."""
@@ -124,7 +133,7 @@ def _known(parts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-JSONRPC = LSP = Dialect(
+JSONRPC = Dialect(
     name="jsonrpc",
     cancel="$/cancelRequest",
     cancel_id="id",
@@ -136,8 +145,13 @@ JSONRPC = LSP = Dialect(
     set_level="setLogLevel",
     levels={level: level for level in ("debug", "info", "warn", "error")},
     repeats_level=True,
+    item="$/item",
+    more="$/more",
 )
 """JSON-RPC spells none of these; the language server protocol does, and others follow it."""
+
+LSP = msgspec.structs.replace(JSONRPC, name="lsp", partial_token="partialResultToken")
+"""The language server protocol itself."""
 
 MCP = Dialect(
     name="mcp",
