@@ -107,8 +107,13 @@ class HandHost:
         assert self.connection is not None
         self.connection.calls.notify(method, json.dumps(params).encode())
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        self.notify(method, params)
+
+    gone = None
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
         raise NotImplementedError("a handler here cannot wait for its peer")
 

@@ -7,7 +7,7 @@ daemon starts as fast as Python does.
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc import startup  # noqa: F401  (before all others)
-from duet_rpc.context import Context, Origin, Transaction
+from duet_rpc.context import Context, Origin, RemotePeer, Transaction
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -45,6 +45,7 @@ __all__ = [
     "MemoryStore",
     "Origin",
     "OutcomeUnknown",
+    "RemotePeer",
     "Retry",
     "RpcError",
     "Server",

@@ -80,10 +80,22 @@ class Peer(Protocol):
         """Send a notification; it is on its way when this returns."""
         ...
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Do the same although it is perhaps no handler that does it."""
+        ...
+
     def call(
-        self, ctx: "Context", method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: "Context | None", method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
-        """Send a request; while it waits for the reply, the handler gives up its slot."""
+        """Send a request; while it waits for the reply, the handler gives up its slot.
+
+        Without a context it is no handler that calls.
+        """
+        ...
+
+    @property
+    def gone(self) -> Exception | None:
+        """Why nothing can be sent to it any more; None while it is there."""
         ...
 
     def open_stream(self, ctx: "Context") -> ItemSink | None:
@@ -106,8 +118,61 @@ class Sent:
 _SENT = Sent()
 
 
+class RemotePeer:
+    """The other end of a connection, for as long as that lasts: `ctx.peer`.
+
+    It may be kept after its request has ended, and used at any time from any thread. Two of the
+    same connection are equal, so that a set of them holds each connection once. When the connection
+    is gone, `notify` and `call` raise `ConnectionLost` at once.
+    """
+
+    __slots__ = ("_peer", "origin")
+
+    def __init__(self, peer: Peer, origin: Origin) -> None:
+        self._peer = peer
+        self.origin = origin
+        """Who it is, and through what it is connected."""
+
+    def __repr__(self) -> str:
+        return f"<RemotePeer {self.origin.connection_id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePeer) and other._peer is self._peer
+
+    def __hash__(self) -> int:
+        return hash(id(self._peer))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it can still be sent something. It may be gone in the next moment."""
+        return self._peer.gone is None
+
+    def notify(self, method: str, params: Any = None) -> Sent:
+        """Send a notification."""
+        self._refuse_if_gone()
+        self._peer.notify_outside(method, params)
+        return _SENT
+
+    def call(
+        self, method: str, params: Any = None, *, timeout: float | None = None, returns: Any = Any
+    ) -> Reply:
+        """Call a method: `await peer.call(...)`, or `peer.call(...).result()` on another thread.
+
+        `timeout` is in seconds from now on. `returns` is the type to decode the result into. A
+        handler that calls its own caller uses `ctx.call`, which gives up its slot while it waits.
+        """
+        check("timeout", timeout, is_time_left(timeout), TIME_LEFT)
+        self._refuse_if_gone()
+        return self._peer.call(None, method, params, timeout, returns)
+
+    def _refuse_if_gone(self) -> None:
+        gone = self._peer.gone
+        if gone is not None:
+            raise gone
+
+
 class Context(Struct, eq=False):
-    """The request being answered. Made for each call; do not keep it longer than the call."""
+    """The request being answered. Made for each call; to be kept longer, there is its `peer`."""
 
     _peer: Peer
     method: str
@@ -146,6 +211,11 @@ class Context(Struct, eq=False):
     def connection_id(self) -> str:
         """The connection of the caller, as log lines name it."""
         return self.origin.connection_id
+
+    @property
+    def peer(self) -> RemotePeer:
+        """The caller, to be kept: it can be told things after this request has ended."""
+        return RemotePeer(self._peer, self.origin)
 
     @property
     def logger(self) -> "LoggerAdapter[Any]":

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from duet_rpc import Client, Context, Server, Service, blocking
+from duet_rpc import Client, Context, RemotePeer, Server, Service, blocking
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
@@ -215,6 +215,29 @@ def changed() -> list[int]:
 def changed_inline() -> list[int]:
     """Tell the same, on the thread that reads."""
     return list(changes)
+
+
+# A peer that outlives its request.
+
+
+@plain.query
+def remember(until: str, ctx: Context) -> None:
+    """Keep the peer, and talk to it from a thread when the test says so."""
+
+    def talk(peer: RemotePeer) -> None:
+        wait_for_file(until)
+        peer.notify("reminder", {"n": 1})
+        say(f"the peer answered {peer.call('question', timeout=60).result()}")
+        wait_for_file(until + ".gone")
+        while peer.is_connected:
+            time.sleep(0.01)
+        for act in (peer.notify, peer.call):
+            try:
+                act("too.late")
+            except ConnectionLost:
+                say("the peer is gone")
+
+    threading.Thread(target=talk, args=[ctx.peer], daemon=True).start()
 
 
 # Streams.

@@ -80,8 +80,17 @@ class ExchangeHost(OnLoop):
         """Refuse to send a notification: there is no way to the caller."""
         raise UsageError(_NO_WAY_BACK)
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Refuse to send a notification."""
+        raise UsageError(_NO_WAY_BACK)
+
+    @property
+    def gone(self) -> Exception | None:
+        """Say nothing: what is refused is refused for another reason."""
+        return None
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
         """Refuse to call the caller."""
         raise UsageError(_NO_WAY_BACK)

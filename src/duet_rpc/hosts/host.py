@@ -125,8 +125,21 @@ class BaseHost:
         self._refuse_in_child()
         self.act(self.connection.calls.notify, method, encode_params(params))
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Send a notification from anywhere."""
+        self.notify(method, params)
+
+    @property
+    def gone(self) -> Exception | None:
+        """Why nothing can be sent to the peer any more; None while it is there."""
+        if not self.closed and not self.outbox.lost:
+            return None
+        import copy  # here: a cold start should not pay for it
+
+        return copy.copy(self.lost_by or ConnectionLost("the connection is closed"))
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply:
         """Call the peer from a handler."""
         self._refuse_in_child()
@@ -143,14 +156,16 @@ class BaseHost:
         finally:
             self.act(self._end_wait, reply)
 
-    def pause(self, ctx: Context) -> None:
-        """A handler waits for its peer: its slot is free meanwhile. Nobody else may be acting."""
-        self.connection.requests.slots.pause(ctx)
-        self.go_on()
+    def pause(self, ctx: Context | None) -> None:
+        """A handler, if it is one, waits for its peer: its slot is free meanwhile."""
+        if ctx is not None:
+            self.connection.requests.slots.pause(ctx)
+            self.go_on()
 
-    def resume(self, ctx: Context) -> None:
+    def resume(self, ctx: Context | None) -> None:
         """It waits no more."""
-        self.connection.requests.slots.resume(ctx)
+        if ctx is not None:
+            self.connection.requests.slots.resume(ctx)
 
     def _end_wait(self, reply: PeerReply) -> None:
         self.resume(reply.ctx)
