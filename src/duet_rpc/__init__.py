@@ -22,6 +22,7 @@ from duet_rpc.errors import (
 from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
+from duet_rpc.wire.dialect import Progress
 
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
@@ -45,6 +46,7 @@ __all__ = [
     "MemoryStore",
     "Origin",
     "OutcomeUnknown",
+    "Progress",
     "RemotePeer",
     "Retry",
     "RpcError",

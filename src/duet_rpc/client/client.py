@@ -37,6 +37,7 @@ from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.transports.link import Link, Opener
+from duet_rpc.wire.dialect import Progress
 from duet_rpc.wire.params import add_metadata
 
 if TYPE_CHECKING:
@@ -437,7 +438,7 @@ class Client(BaseClient):
         if self._host is not None and not isinstance(error, ConnectionLost):
             self._calls.drop_late(reply.id)
 
-    def _take_progress(self, reply: FutureReply, value: Any) -> None:
+    def _take_progress(self, reply: FutureReply, value: Progress) -> None:
         """Report the progress of a call, whose time starts again."""
         on_progress = reply.expected.on_progress
         if on_progress is None:

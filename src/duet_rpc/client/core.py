@@ -30,7 +30,7 @@ from duet_rpc.errors import (
 )
 from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.retry import Retry
-from duet_rpc.wire.dialect import Dialect
+from duet_rpc.wire.dialect import Dialect, Progress
 from duet_rpc.wire.surrogates import encode_value
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ClientCore:
         self,
         returns: Any,
         timeout: float | None = USUAL,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
         total_timeout: float | None = None,
         errors: Any = None,
     ) -> Expected:
@@ -207,5 +207,5 @@ class ClientCore:
             del doubt, failure  # they know this frame
 
 
-def _ignore(value: Any) -> None:
+def _ignore(progress: Progress) -> None:
     pass

@@ -17,7 +17,7 @@ from duet_rpc.options import SECONDS, check, is_seconds
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
-from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName
+from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName, Progress
 
 if TYPE_CHECKING:
     from duet_rpc.hooks import Hooks
@@ -64,7 +64,7 @@ class TimeOptions(TypedDict, total=False):
 class CallOptions(TimeOptions, total=False):
     """What can be said of one call."""
 
-    on_progress: Callable[[Any], None] | None
+    on_progress: Callable[[Progress], object] | None
     """Called with the progress that the server sends, each of which starts the timeout again."""
     total_timeout: float | None
     """Seconds that bound the call whatever its progress, also with `timeout=None`."""
@@ -160,7 +160,7 @@ class Expected(Struct, frozen=True):
     decode: Decode | None
     """None if whatever value comes will do."""
     timeout: float | None
-    on_progress: Callable[[Any], None] | None = None
+    on_progress: Callable[[Progress], object] | None = None
     total_timeout: float | None = None
     """The most that it can take, whatever its progress."""
     errors: tuple[ErrorClasses, ...] = ()

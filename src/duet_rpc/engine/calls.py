@@ -23,7 +23,7 @@ from duet_rpc.engine.requests import Requests
 from duet_rpc.engine.results import Decode, decode_any
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
-from duet_rpc.wire.dialect import JSONRPC, Dialect
+from duet_rpc.wire.dialect import JSONRPC, Dialect, Progress
 from duet_rpc.wire.framing import Fault, Frame, Framing
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import (
@@ -57,8 +57,8 @@ class Waiter(Protocol):
         """Take the result, raw unless `decode` is None, or the error; called exactly once."""
         ...
 
-    def progress(self, value: Any) -> None:
-        """Take news of the call; it is still being worked on."""
+    def progress(self, value: Progress) -> None:
+        """Take progress of the call; it is still being worked on."""
         ...
 
 
