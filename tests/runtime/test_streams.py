@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -354,6 +355,28 @@ def test_a_reader_that_stops_reading_for_a_while_misses_nothing(face: Face) -> N
     eventually(lambda: source.yielded > 0, "it has begun")
     wire.to_client.resume()
     assert len(waiting.result(PATIENCE)) == 300
+
+
+DYING = """
+import os
+from collections.abc import AsyncIterator
+from duet_rpc import Service
+service = Service()
+@service.query
+async def count(n: int) -> AsyncIterator[int]:
+    for number in range(n):
+        yield number
+    os._exit(7)
+service.run()
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 500])
+def test_a_server_that_dies_ends_its_streams(face: Face, n: int) -> None:
+    driver = face.spawn(sys.executable, "-c", DYING)
+    with pytest.raises(ConnectionLost) as caught:
+        items(driver, "count", {"n": n})
+    assert caught.value.exit_code == 7
 
 
 # Servers that break the rules.

@@ -49,7 +49,7 @@ class ClientOptions(TypedDict, total=False):
     """The classes that the server's errors are raised in, by their codes: `RpcError` subclasses, a
     base class of theirs, or the `Service` that raises them."""
     dialect: Dialect | DialectName
-    """How the server spells cancellation and progress: `"jsonrpc"` (as in LSP) or `"mcp"`."""
+    """How the server spells cancellation, progress and streams: `"jsonrpc"`, `"lsp"` or `"mcp"`."""
     hooks: "Sequence[Hooks]"
     """Told the events of its connections, and run around the handlers of `service`."""
 
