@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from duet_rpc.context import Context, Origin, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import CommandLedger, Job, make_dispatcher
 from duet_rpc.engine.exchange import Exchanges
@@ -107,10 +107,18 @@ class HandHost:
         assert self.connection is not None
         self.connection.calls.notify(method, json.dumps(params).encode())
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        self.notify(method, params)
+
+    gone = None
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply[Any]:
         raise NotImplementedError("a handler here cannot wait for its peer")
+
+    def open_stream(self, ctx: Context) -> ItemSink | None:
+        return None
 
     def progress(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError

@@ -7,7 +7,7 @@ daemon starts as fast as Python does. So are servers and clients: few programs a
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc import startup  # noqa: F401  (before all others)
-from duet_rpc.context import Context, Injected, Origin, Transaction
+from duet_rpc.context import Context, Injected, Origin, RemotePeer, Transaction
 from duet_rpc.engine.names import Name, Whole
 from duet_rpc.errors import (
     CallTimeout,
@@ -22,6 +22,7 @@ from duet_rpc.errors import (
 )
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
+from duet_rpc.wire.dialect import Progress
 
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
@@ -51,6 +52,8 @@ __all__ = [
     "Origin",
     "Outcome",
     "OutcomeUnknown",
+    "Progress",
+    "RemotePeer",
     "Retry",
     "RpcError",
     "Server",

@@ -27,6 +27,8 @@ from duet_rpc.wire.params import RetryAge
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
+    from duet_rpc.wire.streams import StreamRequest
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -62,6 +64,22 @@ class Reply(Protocol[T_co]):
         ...
 
 
+class ItemSink(Protocol):
+    """Where the items of a stream go: to a caller that takes them one by one."""
+
+    async def ready(self) -> None:
+        """Wait until the caller takes another item; the handler gives up its slot meanwhile."""
+        ...
+
+    def send(self, value: Any) -> None:
+        """Send one item."""
+        ...
+
+    def close(self) -> Any:
+        """Forget the stream; return the result that its request is answered with."""
+        ...
+
+
 class Peer(Protocol):
     """The other end, as a running handler sees it."""
 
@@ -74,10 +92,26 @@ class Peer(Protocol):
         """Send a notification; it is on its way when this returns."""
         ...
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Do the same although it is perhaps no handler that does it."""
+        ...
+
     def call(
-        self, ctx: "Context", method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: "Context | None", method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply[Any]:
-        """Send a request; while it waits for the reply, the handler gives up its slot."""
+        """Send a request; while it waits for the reply, the handler gives up its slot.
+
+        Without a context it is no handler that calls.
+        """
+        ...
+
+    @property
+    def gone(self) -> Exception | None:
+        """Why nothing can be sent to it any more; None while it is there."""
+        ...
+
+    def open_stream(self, ctx: "Context") -> ItemSink | None:
+        """Begin to send items; None if the caller, or this host, cannot take them one by one."""
         ...
 
     def logger(self, ctx: "Context") -> "LoggerAdapter[Any]":
@@ -96,8 +130,74 @@ class Sent:
 _SENT = Sent()
 
 
+class RemotePeer:
+    """The other end of a connection, for as long as that lasts: `ctx.peer`.
+
+    It may be kept after its request has ended, and used at any time from any thread. Two of the
+    same connection are equal, so that a set of them holds each connection once. When the connection
+    is gone, `notify` and `call` raise `ConnectionLost` at once.
+    """
+
+    __slots__ = ("_peer", "origin")
+
+    def __init__(self, peer: Peer, origin: Origin) -> None:
+        self._peer = peer
+        self.origin: Origin = origin
+        """Who it is, and through what it is connected."""
+
+    def __repr__(self) -> str:
+        return f"<RemotePeer {self.origin.connection_id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePeer) and other._peer is self._peer
+
+    def __hash__(self) -> int:
+        return hash(id(self._peer))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it can still be sent something. It may be gone in the next moment."""
+        return self._peer.gone is None
+
+    def notify(self, method: str, params: Any = None) -> Sent:
+        """Send a notification."""
+        self._refuse_if_gone()
+        self._peer.notify_outside(method, params)
+        return _SENT
+
+    @overload
+    def call(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        timeout: float | None = None,
+        returns: type[T],
+    ) -> Reply[T]: ...
+    @overload
+    def call(
+        self, method: str, params: Any = None, *, timeout: float | None = None, returns: Any = Any
+    ) -> Reply[Any]: ...
+    def call(
+        self, method: str, params: Any = None, *, timeout: float | None = None, returns: Any = Any
+    ) -> Reply[Any]:
+        """Call a method: `await peer.call(...)`, or `peer.call(...).result()` on another thread.
+
+        `timeout` is in seconds from now on. `returns` is the type to decode the result into. A
+        handler that calls its own caller uses `ctx.call`, which gives up its slot while it waits.
+        """
+        check("timeout", timeout, is_time_left(timeout), TIME_LEFT)
+        self._refuse_if_gone()
+        return self._peer.call(None, method, params, timeout, returns)
+
+    def _refuse_if_gone(self) -> None:
+        gone = self._peer.gone
+        if gone is not None:
+            raise gone
+
+
 class Context(Struct, eq=False):
-    """The request being answered. Made for each call; do not keep it longer than the call."""
+    """The request being answered. Made for each call; to be kept longer, there is its `peer`."""
 
     _peer: Peer
     method: str
@@ -121,6 +221,8 @@ class Context(Struct, eq=False):
     """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
     is_over: bool = False
     """True once the handler has ended."""
+    _stream: "StreamRequest | None" = None
+    """How the caller wants the items of a stream; None if it wants the list."""
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, request {self.correlation_id}>"
@@ -134,6 +236,11 @@ class Context(Struct, eq=False):
     def connection_id(self) -> str:
         """The connection of the caller, as log lines name it."""
         return self.origin.connection_id
+
+    @property
+    def peer(self) -> RemotePeer:
+        """The caller, to be kept: it can be told things after this request has ended."""
+        return RemotePeer(self._peer, self.origin)
 
     @property
     def logger(self) -> "LoggerAdapter[Any]":

@@ -15,7 +15,7 @@ import msgspec
 from duet_rpc.context import Context, Transaction
 from duet_rpc.engine.extensions import ServiceExtensions
 from duet_rpc.engine.names import Rename, find_rule
-from duet_rpc.engine.parameters import Parameters
+from duet_rpc.engine.parameters import PARTIAL_TOKEN, Parameters
 from duet_rpc.errors import (
     ErrorClasses,
     RpcError,
@@ -74,6 +74,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the server answers `deadline-exceeded`."""
     ordered: bool = False
     """No later message of its connection is started before it has ended; of notifications."""
+    streams: bool = False
+    """It yields its result item by item."""
     errors: tuple[type[RpcError], ...] = ()
     """The classes that it is declared to raise."""
 
@@ -259,7 +261,8 @@ class Service(ServiceExtensions):
 
         `inline` says that it is short and never blocks, so that it may run on the thread that
         reads; `ignore_unknown` takes params that the function does not name, and drops them;
-        `errors` are classes that it raises, beside those that can be found in its code.
+        `errors` are classes that it raises, beside those that can be found in its code. An
+        `async def` that yields is a stream: its caller takes the items as they come, or the list.
         """
 
         def register(handler: F) -> F:
@@ -429,6 +432,8 @@ class Service(ServiceExtensions):
             raise UsageError(f"a handler without a name needs one: @service.{kind.value}(name=...)")
         if full_name in self._methods:
             raise UsageError(f"{full_name} is registered twice; give one of them another name=")
+        flags = _code_flags(handler)
+        streams = bool(flags & _CO_ASYNC_GENERATOR)
         parameters = Parameters.of(
             handler,
             full_name,
@@ -436,6 +441,7 @@ class Service(ServiceExtensions):
             ignore_unknown=ignore_unknown,
             scope=_caller_scope(),
             rule=self._rule,
+            beside=(PARTIAL_TOKEN,) if streams else (),
         )
         if parameters.transaction is not None and kind is not Kind.COMMAND:
             if not parameters.connection:
@@ -448,10 +454,15 @@ class Service(ServiceExtensions):
             if promise is Promise.RETRY_SAFE:
                 raise UsageError(f"{full_name} is transactional, which needs no retry_safe=True")
             promise = Promise.TRANSACTIONAL
-        flags = _code_flags(handler)
-        if flags & _CO_GENERATORS:
-            raise UsageError(f"{full_name} yields; return a list instead")
-        is_async = bool(flags & _CO_COROUTINE)
+        if flags & _CO_GENERATOR:
+            raise UsageError(f"{full_name} yields; make it an async def, or return a list")
+        if streams:
+            if kind is not Kind.QUERY:
+                raise UsageError(f"{full_name} yields: only a query streams; return a list instead")
+            from duet_rpc.engine.streams import serve_as_stream
+
+            serve_as_stream(parameters)
+        is_async = streams or bool(flags & _CO_COROUTINE)
         if is_async and inline:
             raise UsageError(
                 f"{full_name}: an async def runs on the event loop anyway; leave out inline=True"
@@ -478,11 +489,11 @@ class Service(ServiceExtensions):
             timeout=timeout,
             ordered=ordered,
             errors=classes,
+            streams=streams,
         )
 
 
-_CO_COROUTINE = 0x80
-_CO_GENERATORS = 0x20 | 0x200
+_CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 
 
 def _code_flags(handler: Any) -> int:

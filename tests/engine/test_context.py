@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.context import Context, Origin, Transaction, transaction_type
+from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.wire.dialect import JSONRPC
 from tests.helpers import run_without_waiting
 
@@ -23,11 +24,19 @@ class Told:
     def notify(self, method: str, params: Any) -> None:
         self.said.append(("notify", method, params))
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        self.said.append(("notify outside", method, params))
+
+    gone: Exception | None = None
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Any:
         self.said.append(("call", method, params, timeout, returns))
         return "the reply"
+
+    def open_stream(self, ctx: Context) -> None:
+        raise NotImplementedError
 
     def logger(self, ctx: Context) -> Any:
         return f"logger of {ctx.correlation_id}"
@@ -64,6 +73,25 @@ def test_a_call_goes_to_the_peer_with_its_time_and_type() -> None:
     assert reply == "the reply"
     ctx.call("ask")
     assert peer.said == [("call", "ask", [1], 2.5, int), ("call", "ask", None, None, Any)]
+
+
+def test_the_peer_outlives_the_request_but_not_the_connection() -> None:
+    told = Told()
+    peer = context(told).peer
+    assert peer == context(told).peer and peer != context(Told()).peer
+    assert len({peer, context(told).peer, context(Told()).peer}) == 2
+    assert (repr(peer), peer.origin, peer.is_connected) == ("<RemotePeer c1>", ORIGIN, True)
+    peer.notify("changed", [1])
+    peer.call("ask", [1], timeout=2.5, returns=int)
+    assert told.said == [("notify outside", "changed", [1]), ("call", "ask", [1], 2.5, int)]
+    with pytest.raises(UsageError):
+        peer.call("ask", timeout=-1)
+    told.gone = ConnectionLost("gone")
+    assert not peer.is_connected
+    for act in (peer.notify, peer.call):
+        with pytest.raises(ConnectionLost):
+            act("too.late")
+    assert len(told.said) == 2
 
 
 def test_the_logger_is_the_requests_own() -> None:

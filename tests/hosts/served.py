@@ -20,7 +20,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from duet_rpc import Client, Context, RpcError, Server, Service, blocking
+import msgspec
+
+from duet_rpc import Client, Context, RemotePeer, RpcError, Server, Service, Whole, blocking
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
@@ -395,6 +397,91 @@ def add_middleware(service: Service) -> Service:
         say(f"audit {event.method} {0 if event.error is None else event.error.code}")
 
     return guarded
+
+
+# A peer that outlives its request.
+
+
+@plain.query
+def remember(until: str, ctx: Context) -> None:
+    """Keep the peer, and talk to it from a thread when the test says so."""
+
+    def talk(peer: RemotePeer) -> None:
+        wait_for_file(until)
+        peer.notify("reminder", {"n": 1})
+        say(f"the peer answered {peer.call('question', timeout=60).result()}")
+        wait_for_file(until + ".gone")
+        while peer.is_connected:
+            time.sleep(0.01)
+        for act in (peer.notify, peer.call):
+            try:
+                act("too.late")
+            except ConnectionLost:
+                say("the peer is gone")
+
+    threading.Thread(target=talk, args=[ctx.peer], daemon=True).start()
+
+
+# Streams.
+
+
+@more.query
+async def stream(n: int, fail_at: int = -1) -> AsyncIterator[int]:
+    """Yield numbers, and fail at one of them; say how far it came."""
+    number = 0
+    try:
+        for number in range(n):
+            if number == fail_at:
+                raise ValueError("of the stream")
+            yield number
+    finally:
+        say(f"stream ended at {number}")
+
+
+class Span(msgspec.Struct):
+    """The params of a stream, as one value."""
+
+    n: int
+
+
+@more.query
+async def stream_whole(params: Whole[Span]) -> AsyncIterator[int]:
+    """Yield numbers; its params are one value."""
+    for number in range(params.n):
+        yield number
+
+
+@more.query
+async def stream_token(n: int, partialResultToken: str) -> AsyncIterator[str]:
+    """Yield texts; the token is a param of its own."""
+    for number in range(n):
+        yield f"{partialResultToken} {number}"
+
+
+@more.query
+async def stream_visit(n: int, visit: AsyncVisit, fails: str = "") -> AsyncIterator[int]:
+    """Yield numbers while a dependency is open, and fail after the last of them."""
+    try:
+        for number in range(n):
+            say(f"use {visit.method}")
+            yield number
+        if fails:
+            _use(visit, fails)
+    finally:
+        say(f"use ends {visit.method}")
+
+
+@more.query
+async def stream_large(n: int) -> AsyncIterator[str]:
+    """Yield texts that fill every buffer."""
+    sent = 0
+    say("large stream begins")
+    try:
+        while sent < n:
+            yield "x" * 50_000
+            sent += 1
+    finally:
+        say(f"large stream ended at {sent}")
 
 
 # Forks. Each gives the exit status of its child.

@@ -198,6 +198,12 @@ ANSWERING = (*EVERY, EXCHANGE)
 """With exchanges, on which a handler cannot call back, and nothing is cancelled by a message."""
 
 
+def steps(line: Line) -> list[str]:
+    """List what a dependency and its handler have said so far."""
+    words = ("open", "use", "done", "saw", "close")
+    return [each for each in line.log.splitlines() if each.startswith(words)]
+
+
 def over(hosts: Sequence[Host], *, without: Sequence[Host] = ()) -> pytest.MarkDecorator:
     """Run a case once for each of these hosts."""
     chosen = [host for host in hosts if host not in without]

@@ -27,6 +27,7 @@ from tests.hosts.table import (
     Line,
     methods,
     over,
+    steps,
 )
 from tests.transports.lines import PATIENCE, eventually, frame, notification, request
 
@@ -186,12 +187,6 @@ def test_middleware_of_a_service_runs_around_its_handlers(host: Host, tmp_path: 
 
 
 # What a handler is given that no caller sends.
-
-
-def steps(line: Line) -> list[str]:
-    """List what a dependency and its handler have said so far."""
-    words = ("open", "use", "done", "saw", "close")
-    return [each for each in line.log.splitlines() if each.startswith(words)]
 
 
 def using(host: Host) -> list[str]:
@@ -588,6 +583,38 @@ def test_a_child_that_stays_keeps_no_connection_open(host: Host, tmp_path: Path)
             assert line.process.wait(PATIENCE) == 0
         finally:
             os.kill(pid, signal.SIGKILL)
+
+
+# A peer that outlives its request.
+
+
+def remind(line: Line, gate: Path) -> None:
+    """Have a host talk to us after its handler has ended."""
+    assert line.call("remember", [str(gate)])["result"] is None
+    assert line.call("add", [1, 2])["result"] == 3
+    gate.touch()
+    reminder = line.answer()
+    assert (reminder["method"], reminder["params"]) == ("reminder", {"n": 1})
+    asked = line.answer()
+    assert asked["method"] == "question"
+    line.write(frame(b'{"jsonrpc":"2.0","id":%d,"result":7}' % asked["id"]))
+    line.wait_for_log("the peer answered 7")
+
+
+@over(EVERY)
+def test_a_peer_can_be_told_things_after_its_request(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path) as line:
+        remind(line, tmp_path / "gate")
+
+
+@over([UNIX, TCP])  # which go on when the connection is gone
+def test_a_peer_that_is_gone_is_known_to_be(host: Host, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with host.serve(tmp_path) as line:
+        remind(line, gate)
+        line.channel.close()
+        gate.with_name("gate.gone").touch()
+        line.wait_for_log("the peer is gone", 2)
 
 
 # Exchanges: each body by itself.

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from duet_rpc import Client, Context, Retry, Service, UsageError, command
+from duet_rpc import Client, Context, Progress, Retry, Service, UsageError, command
 from duet_rpc.client.batch import BatchItem
 from duet_rpc.errors import (
     CallTimeout,
@@ -440,6 +440,6 @@ def test_progress_is_asked_for_beside_a_meta_that_is_there(face: Face) -> None:
     driver = face.connect(service)
     params = {"_meta": {"traceparent": "t"}}
     assert driver.call("walk", params, on_progress=news.append) == "t"
-    assert news == ["half"]
+    assert news == [Progress("half")]
     with pytest.raises(UsageError, match="progressToken"):
         driver.call("walk", {"_meta": {"progressToken": "mine"}}, on_progress=news.append)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import Service, testing
+from duet_rpc import Progress, Service, testing
 from duet_rpc.blocking import Client
 from duet_rpc.client.interrupts import Turnstile
 from duet_rpc.engine.connection import Connection
@@ -292,7 +292,7 @@ def test_progress_is_reported_by_the_thread_of_its_call_before_the_call_returns(
                     seen.append((threading.current_thread(), value))
 
                 assert client.call("work", {}, timeout=PATIENCE, on_progress=report) == 1
-                assert seen == [(threading.current_thread(), step) for step in steps]
+                assert seen == [(threading.current_thread(), Progress(step)) for step in steps]
 
         in_threads(2, work)
 

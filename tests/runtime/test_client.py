@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import Context, Service
+from duet_rpc import Context, Progress, Service
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -321,7 +321,7 @@ def test_progress_extends_a_timeout(face: Face) -> None:
     server = Scripted(lambda peer: progressing(peer, every=1.0, times=4))
     driver, news = face.open(server), list[Any]()
     result = driver.call("work", {"size": 1}, timeout=4.0, on_progress=news.append)
-    assert result == "done" and news == [0, 1, 2, 3]
+    assert result == "done" and news == [Progress(n) for n in range(4)]
 
 
 @pytest.mark.parametrize("kind", ["query", "command"])
@@ -331,7 +331,7 @@ def test_queries_and_commands_have_progress_too(face: Face, kind: str) -> None:
     result = driver.do(
         lambda client: getattr(client, kind)("work", {"size": 1}, on_progress=news.append)
     )
-    assert result == "done" and news == [0, 1]
+    assert result == "done" and news == [Progress(0), Progress(1)]
 
 
 def test_progress_extends_a_timeout_no_further_than_the_total(face: Face) -> None:
@@ -422,7 +422,7 @@ def test_a_handlers_news_reach_the_caller(face: Face) -> None:
 
     driver, news = face.connect(service), list[Any]()
     assert driver.call("count", {"to": 3}, on_progress=news.append) == 3
-    assert news == [{"at": 0}, {"at": 1}, {"at": 2}]
+    assert news == [Progress({"at": n}) for n in range(3)]
     assert driver.call("count", {"to": 3}) == 3, "nobody asked for news"
 
 

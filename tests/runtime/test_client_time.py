@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import Client, Context, Service
+from duet_rpc import Client, Context, Progress, Service
 from duet_rpc.client.timeouts import GRAIN
 from duet_rpc.errors import CallTimeout, ConnectionLost, Overloaded
 from duet_rpc.retry import Retry
@@ -161,12 +161,12 @@ async def test_what_was_never_sent_is_not_cancelled() -> None:
 @timed
 async def test_progress_extends_a_timeout_up_to_its_total() -> None:
     async with connect(SERVICE) as client:
-        news: list[int] = []
+        news: list[Progress] = []
         call = client.start(
             "work", {"steps": 10, "pace": 4.0}, timeout=5.0, on_progress=news.append
         )
         assert await call == "done" and now() == 44.0
-        assert news == list(range(10))
+        assert news == [Progress(n) for n in range(10)]
         begun = now()
         with pytest.raises(CallTimeout):
             await client.call("work", {"steps": 100, "pace": 4.0}, timeout=5.0, total_timeout=18.0)

@@ -17,6 +17,7 @@ from duet_rpc.engine.results import Decode
 from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
 from duet_rpc.service import Service
+from duet_rpc.wire.dialect import Progress
 from duet_rpc.wire.framing import Frame
 from duet_rpc.wire.framing.line import LineFraming
 from tests.helpers import (
@@ -943,7 +944,7 @@ def test_progress_reaches_the_call_and_is_not_answered() -> None:
     waiter = Waiting()
     call = one.connection.calls.send("ask", None, waiter)
     one.send(notification("$/progress", {"token": call, "value": 0.5}))
-    assert waiter.news == [0.5]
+    assert waiter.news == [Progress(0.5)]
     assert one.log.lines == []
 
 

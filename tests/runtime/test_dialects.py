@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import Context, Service
+from duet_rpc import Context, Progress, Service
 from duet_rpc.errors import CallTimeout, RpcError, UsageError
 from duet_rpc.policy import EDITOR, SPEC, Policy, replace
 from duet_rpc.wire.dialect import MCP
@@ -49,11 +49,12 @@ def settled(driver: Driver) -> bool:
 
 
 @POLICIES
-def test_progress_reaches_the_caller(face: Face, policy: Policy) -> None:
+@pytest.mark.parametrize("dialect", ["jsonrpc", "lsp", "mcp"])
+def test_progress_reaches_the_caller(face: Face, policy: Policy, dialect: str) -> None:
     got: list[Any] = []
-    driver = face.connect(Work().service, policy=policy, dialect="mcp")
+    driver = face.connect(Work().service, policy=policy, dialect=dialect)
     assert driver.call("report", on_progress=got.append) == "reported"
-    assert got == [1, {"done": 2, "total": 3, "message": "nearly"}]
+    assert got == [Progress(1), Progress(2, 3, "nearly")]
 
 
 @POLICIES

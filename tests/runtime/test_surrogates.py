@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from duet_rpc import Client, Context, RpcError, Server, Service
+from duet_rpc import Client, Context, Progress, RpcError, Server, Service
 from duet_rpc.errors import InvalidAnswer, InvalidParams, MethodNotFound
 from duet_rpc.policy import SPEC, replace
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted
@@ -143,7 +143,7 @@ def test_progress_and_calls_of_the_server(face: Face) -> None:
     ours_renamed.query(name="answer")(answer)
     driver = face.connect(served(), timeout=PATIENCE, service=ours_renamed)
     assert driver.call("work", {"text": HALF}, on_progress=heard.append) == HALF
-    assert heard == [{"doing": HALF}]
+    assert heard == [Progress({"doing": HALF})]
     assert driver.call("back", {"text": HALF}) == [HALF, HALF]
     assert driver.call("back_in_a_thread", {"text": HALF}) == HALF
     assert HALF in heard

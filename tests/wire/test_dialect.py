@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from duet_rpc.errors import UsageError
-from duet_rpc.wire.dialect import JSONRPC, LSP, MCP, Dialect, find_dialect
+from duet_rpc.wire.dialect import JSONRPC, LSP, MCP, Dialect, Progress, find_dialect
 
 BOTH = pytest.mark.parametrize("dialect", [JSONRPC, MCP], ids=["jsonrpc", "mcp"])
 
@@ -60,9 +60,29 @@ def test_a_cancellation_that_names_no_request_is_told_apart(
 @BOTH
 @pytest.mark.parametrize("report", [(3,), (0.5,), (3, 10), (3, 10, "third"), (3, None, "third")])
 def test_what_one_end_reports_the_other_end_gets(dialect: Dialect, report: tuple[Any, ...]) -> None:
-    got = reported(dialect, *report)
-    assert got == reported(JSONRPC, *report)
-    assert got == report[0] if len(report) == 1 else got["done"] == report[0]
+    assert reported(dialect, *report) == Progress(*report)
+
+
+@pytest.mark.parametrize(
+    ("value", "progress"),
+    [
+        ({"kind": "begin", "title": "Indexing", "percentage": 0}, Progress(0, 100, "Indexing")),
+        (
+            {"kind": "begin", "title": "Indexing", "message": "a"},
+            Progress(None, None, "Indexing: a"),
+        ),
+        ({"kind": "report", "percentage": 40, "message": "b"}, Progress(40, 100, "b")),
+        ({"kind": "end"}, Progress()),
+        ({"done": 1, "total": "ten", "message": 7}, Progress(1)),
+        ({"done": 1, "pages": 3}, Progress({"done": 1, "pages": 3})),
+        ({"at": 1}, Progress({"at": 1})),
+        ([1], Progress([1])),
+        (None, Progress()),
+    ],
+)
+def test_reports_of_other_servers(value: Any, progress: Progress) -> None:
+    members = {"value": msgspec.Raw(msgspec.json.encode(value))}
+    assert JSONRPC.decode_progress(members) == LSP.decode_progress(members) == progress
 
 
 @BOTH

@@ -16,6 +16,7 @@ from duet_rpc.options import without_password
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
+    from duet_rpc.wire.dialect import Progress
 
 
 _SHORT = 1.0
@@ -194,24 +195,25 @@ class _Call:
         found = discovered.find(self._attempt.method)
         return found is not None and found.kind == "command", found is not None
 
-    def _on_progress(self, value: Any) -> None:
+    def _on_progress(self, progress: "Progress") -> None:
         if self._shows_progress:
             self._progress_shown = True
-            click.echo(f"\r\x1b[K{cut(_say_progress(value), 78)}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{cut(_say_progress(progress), 78)}", err=True, nl=False)
 
 
-def _say_progress(value: Any) -> str:
-    """Say progress in a line: as LSP and MCP shape them, or as they are."""
-    if not isinstance(value, dict):
-        return safe(value) if isinstance(value, str) else write_compact(value)
-    share = value.get("percentage")
-    done, total = value.get("progress"), value.get("total")
-    if isinstance(done, (int, float)) and isinstance(total, (int, float)) and total > 0:
-        share = 100 * done / total
-    parts = [f"{share:.0f}%"] if isinstance(share, (int, float)) else []
-    texts = (value.get("title"), value.get("message"))
-    parts += [safe(text) for text in texts if isinstance(text, str) and text]
-    return " ".join(parts) or write_compact(value)
+def _say_progress(progress: "Progress") -> str:
+    """Say in a line how far the call is."""
+    done, total, message = progress.done, progress.total, progress.message
+    parts = []
+    if isinstance(done, (int, float)) and total is not None and total > 0:
+        parts.append(f"{100 * done / total:.0f}%")
+    elif isinstance(done, str):
+        parts.append(safe(done))
+    elif done is not None:
+        parts.append(write_compact(done))
+    if message:
+        parts.append(safe(message))
+    return " ".join(parts)
 
 
 def _settle_key(params: Any, key: str | None) -> str | None:

@@ -2,20 +2,31 @@
 
 One rule holds for `call`, `query`, `command` and `outcome`: each is a coroutine, and sends nothing
 before it is awaited or made a task. `start` is the one verb that sends at once, and returns a
-future.
+future. `stream` returns an iterator, which sends when its first item is asked for.
 
 Most of the module are signatures, each of them three times: so type checkers know results.
 """
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from duet_rpc.client.base import BaseClient
 from duet_rpc.client.batch import BaseBatch
-from duet_rpc.client.options import CallOptions, Expected, KeyOptions, TimeOptions, TryOptions
+from duet_rpc.client.options import (
+    CallOptions,
+    Expected,
+    KeyOptions,
+    StreamOptions,
+    TimeOptions,
+    TryOptions,
+)
 from duet_rpc.client.outcomes import Outcome
 from duet_rpc.client.started import StartedCall
 from duet_rpc.engine.calls import encode_params
+
+if TYPE_CHECKING:
+    from duet_rpc.client.stream_call import StreamCall
+    from duet_rpc.client.streams import Stream
 
 T = TypeVar("T")
 
@@ -25,6 +36,10 @@ class AsyncCalls(BaseClient):
 
     def request(self, method: str, params: bytes | None, expected: Expected) -> StartedCall[Any]:
         """Send one call on the connection that is there, or on a new one."""
+        raise NotImplementedError
+
+    def open_stream(self, call: "StreamCall") -> "Stream[Any]":
+        """Make what takes the items of a streaming call, which is not sent yet."""
         raise NotImplementedError
 
     @overload
@@ -104,6 +119,37 @@ class AsyncCalls(BaseClient):
         another process. A server that cannot know what became of it then does not run it again.
         """
         return self._core.command(method, params, returns, **options)
+
+    @overload
+    def stream(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[StreamOptions]
+    ) -> "Stream[T]": ...
+    @overload
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "Stream[Any]": ...
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "Stream[Any]":
+        """Call a method that yields: `async for item in client.stream(...)`.
+
+        `returns` is the type of an item. The call is sent with the first item that is asked for.
+        Left early, it is cancelled at the server: at once where the block ends of
+        `async with client.stream(...) as items`. `timeout` bounds each wait for the next item;
+        `window` is how many items the server may be ahead. A stream is never sent again.
+        """
+        call = self._core.stream(self._dispatcher.dialect, method, params, returns, **options)
+        return self.open_stream(call)
 
     @overload
     def outcome(

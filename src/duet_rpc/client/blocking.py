@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from duet_rpc.client.blocking_calls import BlockingCalls
 from duet_rpc.client.blocking_host import BlockingHost
@@ -22,6 +22,10 @@ from duet_rpc.client.stats import ClientStats
 from duet_rpc.errors import ConnectionLost, RpcError, UsageError
 from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.transports.link import Link, Opener
+
+if TYPE_CHECKING:
+    from duet_rpc.client.blocking_streams import BlockingStream
+    from duet_rpc.client.stream_call import StreamCall
 
 
 class Client(BlockingCalls):
@@ -134,6 +138,12 @@ class Client(BlockingCalls):
         while not self._shared.request(reply, params):
             self._reopen(reply)
         return reply
+
+    def open_stream(self, call: "StreamCall") -> "BlockingStream[Any]":
+        """Make what takes the items of a streaming call, which is not sent yet."""
+        from duet_rpc.client.blocking_streams import BlockingStream  # with the first one
+
+        return BlockingStream(self, call)
 
     def make_reply(self, method: str, expected: Expected) -> ThreadReply:
         """Make what will wait for the answer to one call of an array."""

@@ -7,14 +7,25 @@ Most of the module are signatures, each of them three times: so type checkers kn
 
 import threading
 from collections.abc import Coroutine
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from duet_rpc.client.base import BaseClient
 from duet_rpc.client.batch import BaseBatch
-from duet_rpc.client.options import CallOptions, Expected, KeyOptions, TimeOptions, TryOptions
+from duet_rpc.client.options import (
+    CallOptions,
+    Expected,
+    KeyOptions,
+    StreamOptions,
+    TimeOptions,
+    TryOptions,
+)
 from duet_rpc.client.outcomes import Outcome
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.engine.calls import encode_params
+
+if TYPE_CHECKING:
+    from duet_rpc.client.blocking_streams import BlockingStream
+    from duet_rpc.client.stream_call import StreamCall
 
 T = TypeVar("T")
 
@@ -42,6 +53,10 @@ class BlockingCalls(BaseClient):
 
     def send(self, method: str, params: bytes | None, patience: float | None) -> ThreadReply:
         """Send a notification; the server has so many seconds to read what was sent before."""
+        raise NotImplementedError
+
+    def open_stream(self, call: "StreamCall") -> "BlockingStream[Any]":
+        """Make what takes the items of a streaming call, which is not sent yet."""
         raise NotImplementedError
 
     @overload
@@ -117,6 +132,37 @@ class BlockingCalls(BaseClient):
         another process. A server that cannot know what became of it then does not run it again.
         """
         return run(self._core.command(method, params, returns, **options))
+
+    @overload
+    def stream(
+        self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[StreamOptions]
+    ) -> "BlockingStream[T]": ...
+    @overload
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "BlockingStream[Any]": ...
+    def stream(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[StreamOptions],
+    ) -> "BlockingStream[Any]":
+        """Call a method that yields: `for item in client.stream(...)`.
+
+        `returns` is the type of an item. The call is sent with the first item that is asked for.
+        Left early, it is cancelled at the server: at once where the block ends of
+        `with client.stream(...) as items`. `timeout` bounds each wait for the next item;
+        `window` is how many items the server may be ahead. A stream is never sent again.
+        """
+        call = self._core.stream(self._dispatcher.dialect, method, params, returns, **options)
+        return self.open_stream(call)
 
     @overload
     def outcome(

@@ -119,6 +119,11 @@ class BlockingHost(ThreadHost):
             raise copy.copy(self.loss())
         reply.result()
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Send a notification from any thread; waits until the server has read what came before."""
+        self._refuse_in_child()
+        self.notify(method, params)
+
     def act(self, action: Callable[..., object], *args: Any) -> None:
         """Do something to the connection, from any thread."""
         self._shared.do(self._act, action, args)

@@ -10,7 +10,7 @@ import contextvars
 import copy
 from asyncio import Future
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -26,7 +26,12 @@ from duet_rpc.forks import FORKED, tell_in_child
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.transports.link import Link, Opener
+from duet_rpc.wire.dialect import Progress
 from duet_rpc.wire.params import add_metadata
+
+if TYPE_CHECKING:
+    from duet_rpc.client.stream_call import StreamCall
+    from duet_rpc.client.streams import Stream
 
 _LAST_WRITES = 0.1
 """Seconds that a server has, when we close, to take what was sent before."""
@@ -222,6 +227,12 @@ class Client(AsyncCalls):
             self._put(self._host, call, params)
         return call
 
+    def open_stream(self, call: "StreamCall") -> "Stream[Any]":
+        """Make what takes the items of a streaming call, which is not sent yet."""
+        from duet_rpc.client.streams import Stream  # with the first one
+
+        return Stream(self, call)
+
     def make_reply(self, method: str, expected: Expected) -> StartedCall[Any]:
         """Make a call that is still to be sent, by itself or in an array."""
         call: StartedCall[Any] = StartedCall(loop=asyncio.get_running_loop())
@@ -366,7 +377,7 @@ class Client(AsyncCalls):
         if self._host is not None and not isinstance(error, ConnectionLost):
             self._calls.drop_late()
 
-    def take_progress(self, call: OpenCall, value: Any) -> None:
+    def take_progress(self, call: OpenCall, value: Progress) -> None:
         """Report the progress of a call, whose time starts again."""
         on_progress = call.expected.on_progress
         if on_progress is None:

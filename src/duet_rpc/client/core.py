@@ -6,7 +6,7 @@ knows more than the other, and this module knows neither event loops nor threads
 """
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import UNSET, UnsetType
 
@@ -32,7 +32,11 @@ from duet_rpc.errors import (
 )
 from duet_rpc.options import SECONDS, TIME_LEFT, check, is_seconds, is_time_left
 from duet_rpc.retry import Retry
+from duet_rpc.wire.dialect import Dialect, Progress
 from duet_rpc.wire.surrogates import encode_value
+
+if TYPE_CHECKING:
+    from duet_rpc.client.stream_call import StreamCall
 
 
 class ClientCore:
@@ -53,7 +57,7 @@ class ClientCore:
         self,
         returns: Any,
         timeout: float | None | UnsetType = UNSET,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
         total_timeout: float | None = None,
         errors: Any = None,
     ) -> Expected:
@@ -86,6 +90,23 @@ class ClientCore:
         if retry is None:
             return await self._sender.ask(method, encoded, expected)
         return await self._try(method, Attempts(encoded), expected, retry)
+
+    def stream(
+        self,
+        dialect: Dialect,
+        method: str,
+        params: Any,
+        returns: Any,
+        window: int | None = None,
+        errors: Any = None,
+        **options: Unpack[TimeOptions],
+    ) -> "StreamCall":
+        """Call a method that yields; `returns` is the type of an item."""
+        from duet_rpc.client.stream_call import WINDOW, StreamCall
+
+        expected = self.expect(returns, errors=errors, **options)
+        window = WINDOW if window is None else window
+        return StreamCall(dialect, method, encode_params(params), expected, window)
 
     async def command(
         self,
@@ -174,5 +195,5 @@ class ClientCore:
             del doubt, failure  # they know this frame
 
 
-def _ignore(value: Any) -> None:
+def _ignore(progress: Progress) -> None:
     pass

@@ -17,7 +17,7 @@ from duet_rpc.options import SECONDS, check, is_seconds
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.retry import Retry
 from duet_rpc.service import Service
-from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName
+from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName, Progress
 
 if TYPE_CHECKING:
     from duet_rpc.hooks import Hooks
@@ -46,7 +46,7 @@ class CommonOptions(TypedDict, total=False):
     """The classes that the server's errors are raised in, by their codes: `RpcError` subclasses, a
     base class of theirs, or the `Service` that raises them."""
     dialect: Dialect | DialectName
-    """How the server spells cancellation and progress: `"jsonrpc"` (as in LSP) or `"mcp"`."""
+    """How the server spells cancellation, progress and streams: `"jsonrpc"`, `"lsp"` or `"mcp"`."""
 
 
 class ClientOptions(CommonOptions, total=False):
@@ -68,10 +68,20 @@ class TimeOptions(TypedDict, total=False):
 class CallOptions(TimeOptions, total=False):
     """What can be said of one call."""
 
-    on_progress: Callable[[Any], None] | None
+    on_progress: Callable[[Progress], object] | None
     """Called with the progress that the server sends, each of which starts the timeout again."""
     total_timeout: float | None
     """Seconds that bound the call whatever its progress, also with `timeout=None`."""
+    errors: Any
+    """The classes that its errors are raised in, before those of the client."""
+
+
+class StreamOptions(TimeOptions, total=False):
+    """What can be said of a stream. Its timeout bounds each wait for the next item."""
+
+    window: int
+    """How many items the server may be ahead of the reader, at most 1,024. 64 if it is left away.
+    """
     errors: Any
     """The classes that its errors are raised in, before those of the client."""
 
@@ -154,7 +164,7 @@ class Expected(Struct, frozen=True):
     decode: Decode | None
     """None if whatever value comes will do."""
     timeout: float | None
-    on_progress: Callable[[Any], None] | None = None
+    on_progress: Callable[[Progress], object] | None = None
     total_timeout: float | None = None
     """The most that it can take, whatever its progress."""
     errors: tuple[ErrorClasses, ...] = ()

@@ -15,6 +15,7 @@ from duet_rpc.client.interrupts import Turnstile
 from duet_rpc.client.options import Expected
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import in_class
+from duet_rpc.wire.dialect import Progress
 
 if TYPE_CHECKING:
     from duet_rpc.client.blocking_host import BlockingHost
@@ -41,7 +42,7 @@ class ThreadReply(Struct, eq=False):
     decode: Decode | None = None
     """What makes a value of a raw result; None if its value comes."""
     done: bool = False
-    progressed: list[Any] | None = None
+    progressed: list[Progress] | None = None
     """Progress that its thread has still to report, oldest first."""
     _result: Any = None
     _error: Exception | None = None
@@ -64,7 +65,7 @@ class ThreadReply(Struct, eq=False):
             if self.gate is not None:
                 self._shared.lead.wake(self)
 
-    def progress(self, value: Any) -> None:
+    def progress(self, value: Progress) -> None:
         """Take progress of the call. The lock is held, so its own thread reports it, later."""
         if self.expected.on_progress is None:
             return  # it asked for none; a number of the server's own is like its id

@@ -10,7 +10,7 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -25,6 +25,10 @@ from duet_rpc.errors import CallTimeout, Cancelled, ConnectionLost, RpcError, Us
 from duet_rpc.forks import FORKED
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.wire.params import add_metadata
+
+if TYPE_CHECKING:
+    from duet_rpc.client.stream_call import StreamCall
+    from duet_rpc.engine.inflow import Inflow
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -51,7 +55,9 @@ class SharedConnection:
         self._log = log
         self._combines = False
         """The thread that holds the lock will send what is handed in before it lets go."""
-        self._handed_in: deque[ThreadReply] = deque()
+        self._handed_in: deque[ThreadReply | tuple[BlockingHost, Inflow]]
+        """Calls to be sent, and streams to be cancelled."""
+        self._handed_in = deque()
         self._always: ThreadReply | None = None
         self._endings: dict[BlockingHost, threading.Thread | None] = {}
         """Connections that are still to be given back, and the threads that do it."""
@@ -236,6 +242,42 @@ class SharedConnection:
             for reply in sent:
                 reply.settle(None, None)
 
+    # Streams.
+
+    def open_stream(self, call: "StreamCall") -> BlockingHost | None:
+        """Send the call of a stream; return on which connection, None if there is none."""
+        return self.do(self._open_stream, call, None)
+
+    def _open_stream(self, call: "StreamCall", _: None) -> BlockingHost | None:
+        host = self.host
+        if host is not None:
+            call.send(host.connection.calls)
+            self.flush(host)
+        return host
+
+    def close_stream(self, host: BlockingHost, inflow: "Inflow") -> None:
+        """Cancel the call of a stream unless it has ended."""
+        self.do(self._close_stream, host, inflow)
+
+    def _close_stream(self, host: BlockingHost, inflow: "Inflow") -> None:
+        inflow.items.clear()
+        inflow.end(None)
+        if host is self.host and host.connection.calls.forget(inflow.id, tell_peer=True):
+            self.counted.cancelled += 1
+            self.flush(host)
+
+    def leave_stream(self, host: BlockingHost, inflow: "Inflow") -> None:
+        """Do the same from the garbage collector, which may run while this thread has the lock.
+
+        Whoever has the lock then does it before it lets go, or at the latest who has it next.
+        """
+        self._handed_in.append((host, inflow))
+        if not self._combines and self.lock.acquire(blocking=False):
+            try:
+                self._send_handed_in()
+            finally:
+                self.lock.release()
+
     # Calls of threads that wait at once, which another thread may send.
 
     def ask(self, reply: ThreadReply, params: bytes | None) -> bool:
@@ -292,7 +334,9 @@ class SharedConnection:
             host = self.host
             while self._handed_in:
                 reply = self._handed_in[0]
-                if host is None:
+                if isinstance(reply, tuple):
+                    self._close_stream(*reply)
+                elif host is None:
                     assert reply.gate is not None, "made before it was handed in"
                     reply.gate.open()
                 elif reply.host is None and not reply.done:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duet_rpc.client.options import Expected
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import ConnectionLost, InvalidAnswer, in_class
+from duet_rpc.wire.dialect import Progress
 
 if TYPE_CHECKING:
     from duet_rpc.client.client import Client
@@ -40,7 +41,7 @@ class OpenCall:
         """Take the answer."""
         raise NotImplementedError
 
-    def progress(self, value: Any) -> None:
+    def progress(self, value: Progress) -> None:
         """Take progress of the call: it may take longer, up to its total."""
         self.client.take_progress(self, value)
 

@@ -26,7 +26,7 @@ from duet_rpc.engine.requests import Requests
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.depth import SHALLOW, is_json_text, shallow_json
-from duet_rpc.wire.dialect import JSONRPC, Dialect
+from duet_rpc.wire.dialect import JSONRPC, Dialect, Progress
 from duet_rpc.wire.framing import Fault, Frame, Framing
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import (
@@ -61,7 +61,7 @@ class Waiter(Protocol):
         """Take the result, raw unless `decode` is None, or the error; called exactly once."""
         ...
 
-    def progress(self, value: Any) -> None:
+    def progress(self, value: Progress) -> None:
         """Take progress of the call; it is still being worked on."""
         ...
 
@@ -466,6 +466,24 @@ class Calls:
             waiter.progress(self._dialect.decode_progress(report[1]))
         except msgspec.ValidationError:
             return False  # a number beyond all bounds
+        return True
+
+    def take_item(self, params: bytes | None) -> bool:
+        """Pass an item on to the reader of its stream; one that comes after the end is dropped.
+
+        False if no call of ours has had its id.
+        """
+        from duet_rpc.wire.streams import read_item  # with the first item that there is
+
+        item = read_item(params)
+        if item is None:
+            return False
+        raw, seq, value = item
+        if not raw.isdigit() or len(raw) > _MAX_DIGITS or int(raw) > self.last_id:
+            return False
+        reader = getattr(self.open.get(int(raw)), "take_item", None)
+        if reader is not None:
+            reader(seq, value)
         return True
 
     def _put(self, frame: Frame, ids: list[int]) -> None:

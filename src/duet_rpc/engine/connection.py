@@ -218,6 +218,7 @@ class Connection:
         if fault is not None:
             self._arrived.append(fault)
         self.go_on()
+        self.requests.end_grants()
 
     def go_on(self) -> None:
         """Do what can be done now: everything, or what may be done while a handler runs inline."""

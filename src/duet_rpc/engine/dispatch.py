@@ -189,7 +189,8 @@ class Dispatcher:
                 f"{dialect.cancel} is how requests are cancelled here, and cannot be served;"
                 " a handler sees it in ctx.cancelled, or by the CancelledError of its task"
             )
-        methods = [each for each in service if each.name not in (dialect.cancel, dialect.progress)]
+        spelled = (dialect.cancel, dialect.progress, dialect.item, dialect.more)
+        methods = [each for each in service if each.name not in spelled]
         simple = [method for method in methods if self._is_simple(method)]
         self.intake: Intake | None = (
             compile_intake(methods, simple, policy, self) if methods else None
@@ -290,6 +291,10 @@ class Dispatcher:
         job.correlation_id = self.correlation_id(job.id, job.connection_id)
         context = Context(peer, method.name, job.correlation_id, origin, key)
         job.context = context
+        if method.streams and job.id is not None:
+            from duet_rpc.engine.streams import read_request
+
+            context._stream = read_request(job.id, job.values, meta, self.dialect)
         if meta is not NO_META:
             trace_parent, token = read_short(meta.traceparent), read_short(meta.progressToken)
             context.trace_parent = trace_parent if isinstance(trace_parent, str) else None

@@ -171,3 +171,7 @@ class _NoCalls:
     def take_progress(self, params: bytes | None) -> bool:
         """Say that no call is being worked on."""
         return False
+
+    def take_item(self, params: bytes | None) -> bool:
+        """Say that no call is being worked on."""
+        return False

@@ -6,7 +6,7 @@ adapter is compiled that calls the handler with the struct's fields, which is th
 what was expected and what came.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +24,9 @@ from duet_rpc.wire.params import KEY, META
 if TYPE_CHECKING:
     from duet_rpc.engine.whole import WholeParams
 
+PARTIAL_TOKEN = "partialResultToken"
+"""What LSP sends beside the params of a request that may be answered in parts."""
+
 
 class Bound(msgspec.Struct):
     """The params of one request, decoded: ready for the adapter."""
@@ -38,7 +41,13 @@ class Parameters:
     """How the params of one method are decoded and handed to its handler."""
 
     def __init__(
-        self, method: str, signature: Signature, *, takes_key: bool, ignore_unknown: bool
+        self,
+        method: str,
+        signature: Signature,
+        *,
+        takes_key: bool,
+        ignore_unknown: bool,
+        beside: Sequence[str] = (),
     ) -> None:
         listed, rest, rest_name = signature.listed, signature.rest, signature.rest_name
         nestings = signature.nestings
@@ -65,6 +74,7 @@ class Parameters:
         self.whole: WholeParams | None = None
         """How the one parameter takes all params, if it does."""
         self._nestings = nestings
+        self._beside = beside
         self.nesting: float | int = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
@@ -74,7 +84,7 @@ class Parameters:
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
         if signature.is_whole:
-            self.whole = _make_whole(method, listed[0], takes_key)
+            self.whole = _make_whole(method, listed[0], takes_key, beside)
             self.nesting = UNKNOWN
             self.struct: type[msgspec.Struct] = self.whole.struct
         else:
@@ -99,10 +109,16 @@ class Parameters:
         ignore_unknown: bool,
         scope: Mapping[str, Any],
         rule: Callable[[str], str] = str,
+        beside: Sequence[str] = (),
     ) -> "Parameters":
-        """Read a handler's parameters. Raises `UsageError` for what cannot be served."""
+        """Read a handler's parameters. Raises `UsageError` for what cannot be served.
+
+        `beside` names members that callers may send beside the params, as they send `_meta`.
+        """
         signature = read_signature(handler, method, scope, takes_key=takes_key, rule=rule)
-        return Parameters(method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown)
+        return Parameters(
+            method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown, beside=beside
+        )
 
     def bind(self, params: bytes | None) -> Bound:
         """Decode the params of one request, which are known to be JSON; raise `InvalidParams`.
@@ -214,7 +230,8 @@ class Parameters:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
                 fields.setdefault(KEY, (KEY, Raw | UnsetType, UNSET))
-            fields.setdefault(META, (META, Raw | UnsetType, UNSET))
+            for name in (META, *self._beside):
+                fields.setdefault(name, (name, Raw | UnsetType, UNSET))
         return msgspec.defstruct(
             "Params",
             fields.values(),
@@ -230,10 +247,12 @@ class Parameters:
         )
 
 
-def _make_whole(method: str, parameter: Parameter, takes_key: bool) -> "WholeParams":
+def _make_whole(
+    method: str, parameter: Parameter, takes_key: bool, beside: Sequence[str]
+) -> "WholeParams":
     from duet_rpc.engine.whole import WholeParams  # here: few services need it
 
-    return WholeParams(method, parameter, takes_key=takes_key)
+    return WholeParams(method, parameter, takes_key=takes_key, beside=beside)
 
 
 def _default(value: Any) -> Any:

@@ -13,7 +13,7 @@ stand together.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -45,6 +45,9 @@ from duet_rpc.wire.messages import (
     encode_error,
 )
 from duet_rpc.wire.params import AGE
+
+if TYPE_CHECKING:
+    from duet_rpc.engine.credits import Credit, Credits
 
 
 class RequestHost(Protocol):
@@ -88,6 +91,10 @@ class AwaitedAnswers(Protocol):
         """Pass the progress of a call on; False if it is not one of ours."""
         ...
 
+    def take_item(self, params: bytes | None) -> bool:
+        """Pass an item on to the reader of its stream; False if no call of ours has its id."""
+        ...
+
 
 class RequestOptions(Struct, frozen=True, kw_only=True):
     """What is special to the requests of one peer."""
@@ -125,10 +132,12 @@ def _id_of(message: Request | Notification) -> bytes | None:
 class Requests:
     """The requests of one peer.
 
-    It has more than twenty methods because every way in which a request can end is one of them.
+    It has more than twenty methods because every way in which a request can end is one of them, and
+    more than fifteen fields because what each request is looked up in is kept at hand.
     """
 
     __slots__ = (
+        "_credits",
         "_handover",
         "_host",
         "_options",
@@ -166,6 +175,8 @@ class Requests:
         self.by_id: dict[bytes, Queued] = {}
         """What has begun or waits, by its raw id."""
         self.calls: AwaitedAnswers = calls
+        self._credits: Credits | None = None
+        """How many items the peer takes of each stream that it asked for; None: of none so far."""
         self.stats: Stats = Stats()
         self.closing: bool = False
         """We shut down: what has not been started is answered `shutting-down`."""
@@ -307,7 +318,7 @@ class Requests:
         if message.method == dialect.progress and self.calls.take_progress(message.params):
             self._no_answer(place)
             return
-        if type(message) is Notification and self._options.listen(message.method, message.params):
+        if type(message) is Notification and self._take_unserved(message):
             self._no_answer(place)
             return
         waiting = Waiting(message, size, place)
@@ -322,6 +333,39 @@ class Requests:
             self.queue.append(waiting)
             if message.method in self._options.shutdown_methods:
                 self._options.on_shutdown_queued(message.method)
+
+    def _take_unserved(self, message: Notification) -> bool:
+        """Take an item of a stream of ours, a grant for one of the peer's, or what is listened to.
+
+        A grant may come after its stream has ended; that is no fault of the peer's.
+        """
+        dialect, method, params = self.dispatcher.dialect, message.method, message.params
+        if method == dialect.item and self.calls.take_item(params):
+            return True
+        is_grant = method == dialect.more
+        if is_grant and self._credits is not None and self._credits.grant(params):
+            return True
+        if self._options.listen(method, params):
+            return True
+        return is_grant and method not in self.dispatcher.service
+
+    def open_stream(self, id: bytes, window: int) -> "Credit | None":
+        """Begin to send a stream; None if another one under this id has not ended."""
+        if self._credits is None:
+            from duet_rpc.engine.credits import Credits
+
+            self._credits = Credits()
+        return self._credits.open(id, window)
+
+    def end_grants(self) -> None:
+        """The input has ended: streams that wait for a grant wait in vain."""
+        if self._credits is not None:
+            self._credits.end()
+
+    def close_stream(self, id: bytes) -> None:
+        """A stream that was opened has ended."""
+        assert self._credits is not None, "made when it was opened"
+        self._credits.close(id)
 
     def _fail_call(self, id: bytes, place: Place) -> bool:
         """End the call of an answer that is none; False if no one waits for it."""

@@ -1,12 +1,12 @@
 """Params as one value, for a handler that takes them whole (`params: Whole[T]`).
 
 T decides what is taken: an object, an array, or either. What travels beside params in an object,
-the idempotency key of a command and `_meta`, is taken out before T sees it, unless T has a member
-of that name or is raw. No params at all are the default, or else an empty object (an empty array
-where T takes nothing else).
+the idempotency key of a command, `_meta` and the token of partial results, is taken out before T
+sees it, unless T has a member of that name or is raw. No params at all are the default, or else an
+empty object (an empty array where T takes nothing else).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +27,9 @@ _items = msgspec.json.Decoder(list[Raw])
 class WholeParams:
     """How the params of one method become one value."""
 
-    def __init__(self, method: str, parameter: Parameter, *, takes_key: bool) -> None:
+    def __init__(
+        self, method: str, parameter: Parameter, *, takes_key: bool, beside: Sequence[str] = ()
+    ) -> None:
         alternatives = list_alternatives(parameter.hint)
         self.shape: Any = alternatives[0] if len(alternatives) == 1 else parameter.hint
         """T, but for a null beside it."""
@@ -45,7 +47,7 @@ class WholeParams:
         self._empty = b"{}" if takes_object or not self._takes_array else b"[]"
         self._parameter = parameter
         self._decoder = msgspec.json.Decoder(parameter.hint, dec_hook=make_model)
-        self._beside = (META, KEY) if takes_key else (META,)
+        self._beside = (META, KEY, *beside) if takes_key else (META, *beside)
         is_raw = parameter.hint is Raw
         self._kept = {name for name in self._beside if is_raw or name in self.members}
         fields: list[Any] = [(parameter.argument, Any)]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.context import Context, Origin, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply
 from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.exchange import Exchanges
@@ -78,12 +78,25 @@ class ExchangeHost(OnLoop):
         """The caller, as handlers see it."""
         return self
 
+    def open_stream(self, ctx: Context) -> ItemSink | None:
+        """Have the items of a stream collected: there is one answer, and nothing beside it."""
+        return None
+
     def notify(self, method: str, params: Any) -> None:
         """Refuse to send a notification: there is no way to the caller."""
         raise UsageError(_NO_WAY_BACK)
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Refuse to send a notification."""
+        raise UsageError(_NO_WAY_BACK)
+
+    @property
+    def gone(self) -> Exception | None:
+        """Say nothing: what is refused is refused for another reason."""
+        return None
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply[Any]:
         """Refuse to call the caller."""
         raise UsageError(_NO_WAY_BACK)

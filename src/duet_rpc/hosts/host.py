@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.context import Context, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Peer, Reply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.deadlines import ConnectionClocks
@@ -136,8 +136,21 @@ class BaseHost:
         self._refuse_in_child()
         self.act(self.connection.calls.notify, method, encode_params(params))
 
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Send a notification from anywhere."""
+        self.notify(method, params)
+
+    @property
+    def gone(self) -> Exception | None:
+        """Why nothing can be sent to the peer any more; None while it is there."""
+        if not self.closed and not self.outbox.lost:
+            return None
+        import copy  # here: a cold start should not pay for it
+
+        return copy.copy(self.lost_by or ConnectionLost("the connection is closed"))
+
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply[Any]:
         """Call the peer from a handler."""
         self._refuse_in_child()
@@ -149,20 +162,31 @@ class BaseHost:
         """Wait in a `def` while another thread reads; the handler gives up its slot meanwhile."""
         from duet_rpc.hosts.workers import waiting  # where a handler reads itself, none is needed
 
-        self.act(self._pause, reply)
+        self.act(self.pause, reply.ctx)
         try:
             with waiting():
                 reply.wait_here()
         finally:
-            self.act(self._resume, reply)
+            self.act(self._end_wait, reply)
 
-    def _pause(self, reply: "PeerReply") -> None:
-        self.connection.requests.slots.pause(reply.ctx)
-        self.go_on()
+    def pause(self, ctx: Context | None) -> None:
+        """A handler, if it is one, waits for its peer: its slot is free meanwhile."""
+        if ctx is not None:
+            self.connection.requests.slots.pause(ctx)
+            self.go_on()
 
-    def _resume(self, reply: "PeerReply") -> None:
-        self.connection.requests.slots.resume(reply.ctx)
+    def resume(self, ctx: Context | None) -> None:
+        """It waits no more."""
+        if ctx is not None:
+            self.connection.requests.slots.resume(ctx)
+
+    def _end_wait(self, reply: "PeerReply") -> None:
+        self.resume(reply.ctx)
         reply.give_up()
+
+    def open_stream(self, ctx: Context) -> ItemSink | None:
+        """Have the items of a stream collected: there is no loop on which to wait for the peer."""
+        return None
 
     def _refuse_in_child(self) -> None:
         if self.is_copy:

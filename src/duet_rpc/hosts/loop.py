@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
+from duet_rpc.context import Context, ItemSink
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.deadlines import LONG, ConnectionClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
+from duet_rpc.engine.outgoing import JOIN
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave
 from duet_rpc.hosts.host import BaseHost, do_nothing
@@ -41,7 +43,8 @@ class LoopHost(OnLoop, BaseHost):
 
     One that `lingers` goes on answering after the peer has said its last word, as servers do.
 
-    It has more than twenty methods because the watchdog may read and write in place of the loop.
+    It has more than twenty methods because the watchdog may read and write in place of the loop,
+    and more than fifteen fields because each thing that the loop is to do soon is remembered in one.
     """
 
     behind: bool = False
@@ -72,7 +75,7 @@ class LoopHost(OnLoop, BaseHost):
         self._on_end = on_end
         self._reading = self._writing = False
         self._moved_on: asyncio.Future[None] | None = None
-        self._read_elsewhere = self._behind_reader = False
+        self._read_elsewhere = self._behind_reader = self._flushes_soon = False
 
     def forked(self) -> None:
         """Leave the connection, and the loop if one of our handlers has forked, to the parent.
@@ -172,12 +175,35 @@ class LoopHost(OnLoop, BaseHost):
         reply.on_settled = lambda: self.act(wake)
         if reply.settled:
             return
-        self.act(self._pause, reply)
+        self.act(self.pause, reply.ctx)
         try:
             while not answered.done() and (left := reply.clock.left(self.now())) > 0:
                 await asyncio.wait([answered], timeout=min(left, LONG))
         finally:
-            self.act(self._resume, reply)
+            self.act(self._end_wait, reply)
+
+    def open_stream(self, ctx: Context) -> ItemSink | None:
+        """Begin to send the items of a stream to a caller that takes them one by one."""
+        from duet_rpc.hosts.streams import open_sink  # with the first stream that there is
+
+        with self.lock:
+            return open_sink(self, ctx)
+
+    def flush_soon(self) -> None:
+        """Send what is ready in this turn of the loop, together; the lock is held."""
+        outgoing = self.connection.outgoing
+        if len(outgoing.own) >= JOIN:
+            outgoing.flush()
+        elif not self._flushes_soon:
+            self._flushes_soon = True
+            self.loop.call_soon(self._flush_own)
+
+    def _flush_own(self) -> None:
+        with self.lock:
+            self._flushes_soon = False
+            if not self.closed:
+                self.connection.outgoing.flush()
+                self._arrange()
 
     # Reading and writing.
 

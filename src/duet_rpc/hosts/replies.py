@@ -41,7 +41,7 @@ class PeerReply:
     def __init__(
         self,
         host: CallingHost,
-        ctx: Context,
+        ctx: Context | None,
         method: str,
         params: bytes | None,
         timeout: float | None,

@@ -19,6 +19,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Reply
+from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.deadlines import LONG, set_deadline
 from duet_rpc.engine.dispatch import Dispatcher, Job
@@ -90,13 +91,19 @@ class ThreadHost(BaseHost):
     # For handlers, which run on our thread.
 
     def call(
-        self, ctx: Context, method: str, params: Any, timeout: float | None, returns: Any
+        self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply[Any]:
         """Call the peer from inside a handler."""
         if self._nested >= MAX_NESTED:
             # No refusal of the handler's own request: that has begun, and may have had an effect.
             raise TransportError("the call was not sent: too many calls wait for one another")
         return super().call(ctx, method, params, timeout, returns)
+
+    def notify_outside(self, method: str, params: Any) -> None:
+        """Send a notification between two messages: perhaps no handler runs, and we read."""
+        self._refuse_in_child()
+        encoded = encode_params(params)
+        self.post(lambda: self.connection.calls.notify(method, encoded))
 
     def act(self, action: Callable[..., object], *args: Any) -> None:
         """Do something to the connection from inside a handler, or from a thread of a handler's."""
@@ -128,17 +135,16 @@ class ThreadHost(BaseHost):
             self.act(reply.give_up)
 
     def _read_until(self, reply: "PeerReply") -> None:
-        connection = self.connection
-        connection.requests.slots.pause(reply.ctx)
         self._nested += 1
         try:
-            connection.go_on()
+            self.pause(reply.ctx)
+            self.connection.go_on()
             self.turn(0)  # what is there already counts, also after the time is over
             while not reply.settled and (left := reply.clock.left(time.monotonic())) > 0:
                 self.turn(min(left, LONG))
         finally:
             self._nested -= 1
-            connection.requests.slots.resume(reply.ctx)
+            self.resume(reply.ctx)
 
     # Waiting.
 
@@ -217,5 +223,6 @@ class ThreadHost(BaseHost):
 
     def release(self) -> None:
         """Give back the waking pipe; no one may wait any more. The channel is its opener's."""
+        self.closed = True
         for fd in (self._wake_read, self.wake_fd):
             os.close(fd)

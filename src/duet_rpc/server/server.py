@@ -40,7 +40,7 @@ class Server:
     `Ledger` with times of its own. An unforeseen exception of a handler is logged with its text,
     which may hold anything that the handler had in hand; `log_exception_text=False` logs the types
     and the places of exceptions only. `dialect` says how cancellation, progress and the log level
-    are spelled: "jsonrpc" (as in LSP) or "mcp". `hooks` run around handlers and are told events:
+    are spelled: "jsonrpc", "lsp" or "mcp". `hooks` run around handlers and are told events:
     objects of subclasses of `duet_rpc.hooks.Hooks`, the outermost first. `override` gives values in
     place of those that lifespans and dependencies of the service provide, by their types; what is
     overridden is not opened.

@@ -1,13 +1,16 @@
-"""How a protocol family spells what JSON-RPC itself leaves open: cancellation, progress, log level.
+"""How a protocol family spells what JSON-RPC leaves open: cancellation, progress, streams, levels.
 
     JSONRPC, LSP    $/cancelRequest {id}              $/progress {token, value}
+                    $/item {stream, seq, value}       $/more {stream, items}
+    LSP             partial results of a request with a `partialResultToken`, as $/progress
     MCP             notifications/cancelled           notifications/progress
                     {requestId, reason}               {progressToken, progress, total, message}
+                    no streams: a caller gets the list
 
 Laws of this file:
 - These names and shapes stand here and nowhere else; the engine knows ids, tokens and values.
-- What `ctx.progress` is given, `on_progress` is called with at the other end, under each dialect.
-  Only what has no place in MCP (a progress that is no number) travels as text.
+- What `ctx.progress` is given, `on_progress` gets at the other end, as one `Progress`, under each
+  dialect. Only what has no place in MCP (a progress that is no number) travels as text.
 
 It knows bytes and values; no clock, no I/O, no methods.
 """
@@ -28,6 +31,17 @@ _NULL = Raw(b"null")
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
 _token_decoder = msgspec.json.Decoder(int)
 _any_decoder = msgspec.json.Decoder()
+
+
+class Progress(Struct, frozen=True):
+    """How far a call is: what `on_progress` is called with."""
+
+    done: Any = None
+    """How much is done: a number, or whatever else the server reports; None if it does not say."""
+    total: float | None = None
+    """How much there is to do, if that is known."""
+    message: str | None = None
+    """What is being done, in words."""
 
 
 class Dialect(Struct, frozen=True):
@@ -55,6 +69,12 @@ class Dialect(Struct, frozen=True):
     """The levels that it takes, and the one of ours that each of them means."""
     repeats_level: bool
     """Whether its result says the level; else it is an empty object."""
+    item: str | None = None
+    """The method that carries one item of a stream. None: there are no streams."""
+    more: str | None = None
+    """The method by which the reader of a stream grants further items."""
+    partial_token: str | None = None
+    """The param that asks for partial results, which are progress without flow control."""
 
     def encode_cancel(self, id: int) -> bytes:
         """Write the params that cancel a call of ours."""
@@ -94,12 +114,12 @@ class Dialect(Struct, frozen=True):
         except msgspec.DecodeError:
             return None
 
-    def decode_progress(self, members: dict[str, Raw]) -> Any:
+    def decode_progress(self, members: dict[str, Raw]) -> Progress:
         """Make what `on_progress` is called with. Raises `msgspec.ValidationError`."""
         if self.progress_value is not None:
-            return _decode(members.get(self.progress_value))
-        parts = (_decode(members.get(name)) for name in ("progress", "total", "message"))
-        return _join(*parts)
+            return _read_value(_decode(members.get(self.progress_value)))
+        done, total, message = (_decode(members.get(n)) for n in ("progress", "total", "message"))
+        return _progress(done, total, message)
 
 
 def _members(params: bytes | None) -> dict[str, Raw]:
@@ -113,6 +133,31 @@ def _decode(raw: Raw | None) -> Any:
     return None if raw is None else decode_value(_any_decoder, raw)
 
 
+def _progress(done: Any, total: Any, message: Any) -> Progress:
+    """Make progress of what a peer sent, which may be of any type."""
+    return Progress(
+        done,
+        total if is_number(total) else None,
+        message if isinstance(message, str) else None,
+    )
+
+
+def _read_value(value: Any) -> Progress:
+    """Read a report that is one value: ours, that of LSP's work done, or anything else."""
+    if not isinstance(value, dict):
+        return Progress(value)
+    if "done" in value and value.keys() <= {"done", "total", "message"}:
+        return _progress(value["done"], value.get("total"), value.get("message"))
+    if "kind" in value or "percentage" in value:
+        said = [text for name in ("title", "message") if isinstance(text := value.get(name), str)]
+        share = value.get("percentage")
+        is_share = is_number(share)
+        return Progress(
+            share if is_share else None, 100 if is_share else None, ": ".join(said) or None
+        )
+    return Progress(value)
+
+
 def _join(done: Any, total: Any, message: Any) -> Any:
     """Say a report as one value: what is done, or an object with everything that is known."""
     if total is None and message is None:
@@ -124,7 +169,7 @@ def _known(parts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-JSONRPC = LSP = Dialect(
+JSONRPC = Dialect(
     name="jsonrpc",
     cancel="$/cancelRequest",
     cancel_id="id",
@@ -136,8 +181,13 @@ JSONRPC = LSP = Dialect(
     set_level="setLogLevel",
     levels={level: level for level in ("debug", "info", "warn", "error")},
     repeats_level=True,
+    item="$/item",
+    more="$/more",
 )
 """JSON-RPC spells none of these; the language server protocol does, and others follow it."""
+
+LSP = msgspec.structs.replace(JSONRPC, name="lsp", partial_token="partialResultToken")
+"""The language server protocol itself."""
 
 MCP = Dialect(
     name="mcp",

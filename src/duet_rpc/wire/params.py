@@ -1,4 +1,4 @@
-"""What travels beside the params of a call: idempotency key, trace context, progress token, retry.
+"""What travels beside params: idempotency key, trace context, progress token, retry, stream window.
 
     {"idempotency_key": "order-17", "amount": 5,
      "_meta": {"traceparent": "00-...", "progressToken": 7, "retry": {"attempt": 2, "age_ms": 350}}}
@@ -66,6 +66,7 @@ def add_metadata(
     trace_parent: str | None = None,
     progress_token: int | None = None,
     retry: RetryAge | None = None,
+    stream_window: int | None = None,
 ) -> bytes | None:
     """Put what is given beside encoded params. Raises `UsageError` if they say otherwise already.
 
@@ -75,6 +76,7 @@ def add_metadata(
         "traceparent": trace_parent,
         "progressToken": progress_token,
         "retry": retry,
+        "stream": None if stream_window is None else {"window": stream_window},
     }
     meta = {name: value for name, value in ours.items() if value is not None}
     if key is None and not meta:
@@ -174,6 +176,7 @@ class Meta(Struct):
     traceparent: Raw | UnsetType = UNSET
     progressToken: Raw | UnsetType = UNSET
     retry: Raw | UnsetType = UNSET
+    stream: Raw | UnsetType = UNSET
 
 
 NO_META = Meta()

@@ -1,0 +1,68 @@
+"""A handler that yields: its items are sent as their caller takes them, or collected into a list.
+
+Such a handler is served by an adapter that runs its generator to the end, so that a stream is one
+request like any other: slots, deadlines, cancellation and hooks know nothing of it. What is special
+is here: who asked for a stream, and the order of advancing and sending.
+
+Laws of this file:
+- The generator is not advanced before its caller takes another item.
+- It is closed when its request ends, in whatever way.
+- Nothing is sent after the answer.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Any, get_args
+
+from msgspec import UNSET, Raw
+
+from duet_rpc.context import Context
+from duet_rpc.engine.parameters import PARTIAL_TOKEN, Parameters
+from duet_rpc.engine.signature import CallSource
+from duet_rpc.wire.dialect import Dialect
+from duet_rpc.wire.params import Meta
+from duet_rpc.wire.streams import MAX_WINDOW, StreamRequest, read_window
+
+
+def serve_as_stream(parameters: Parameters) -> None:
+    """Have the adapter of a generator run it; to callers it returns the list of its items.
+
+    Its source says so, from which other adapters are compiled: those that open dependencies around
+    it. A stream has a context, also where its handler takes none.
+    """
+    source = parameters.source
+    parameters.source = CallSource(
+        f"run_stream({source.call}, ctx)", {**source.known, "run_stream": run_stream}
+    )
+    parameters.call = parameters.source.compile("p, ctx, tx")
+    parameters.context = parameters.context or "ctx"
+    items = get_args(parameters.returns)
+    parameters.returns = list[items[0]] if items else list  # type: ignore[valid-type]
+
+
+def read_request(id: bytes, values: Any, meta: Meta, dialect: Dialect) -> StreamRequest | None:
+    """Read how the caller of a request wants its stream; None if it wants the list."""
+    if dialect.item is not None and meta.stream is not UNSET:
+        window = read_window(meta.stream)
+        return None if window is None else StreamRequest(id, window)
+    token = None if dialect.partial_token is None else getattr(values, PARTIAL_TOKEN, None)
+    # A handler that has a parameter of this name answers in parts by itself, or not at all.
+    return StreamRequest(id, MAX_WINDOW, token) if isinstance(token, Raw) else None
+
+
+async def run_stream(items: AsyncGenerator[Any, None], ctx: Context) -> Any:
+    """Run a generator to its end; return the result that its caller is answered with."""
+    sink = ctx._peer.open_stream(ctx) if ctx._stream is not None else None
+    try:
+        if sink is None:
+            return [item async for item in items]
+        await sink.ready()
+        async for item in items:
+            if ctx.cancelled:
+                break  # its caller has been answered
+            sink.send(item)
+            await sink.ready()
+        return sink.close()
+    finally:
+        if sink is not None:
+            sink.close()
+        await items.aclose()
