@@ -222,8 +222,8 @@ def _open_around(
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make what opens dependencies, calls the handler, and closes them in reverse order.
 
-    It suspends only if something in it is async. Every dependency sees the exception of the handler,
-    and of those that were opened after it, and may raise another.
+    It suspends only if something in it is async. Every dependency sees the exception of the
+    handler, and of those that were opened after it, and may raise another.
     """
 
     async def run(params: Any, ctx: Context | None, tx: Any) -> Any:
