@@ -27,6 +27,7 @@ from duet_rpc.wire.dialect import Progress
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
     from duet_rpc.client.client import Client
+    from duet_rpc.client.ends import ConnectionEnd
     from duet_rpc.client.outcomes import Outcome
     from duet_rpc.client.proxies import command, query
     from duet_rpc.client.started import StartedCall
@@ -42,6 +43,7 @@ __all__ = [
     "CallTimeout",
     "Client",
     "ConnectFailed",
+    "ConnectionEnd",
     "ConnectionLost",
     "Context",
     "DuetError",
@@ -79,6 +81,7 @@ _EXTRAS = {"PostgresStore": "postgres", "RedisStore": "redis"}
 
 _FETCHED_WHEN_ASKED_FOR = {
     "Client": "duet_rpc.client.client",
+    "ConnectionEnd": "duet_rpc.client.ends",
     "MemoryStore": "duet_rpc.ledger.stores.memory",
     "Outcome": "duet_rpc.client.outcomes",
     "PostgresStore": "duet_rpc.ledger.stores.postgres.store",

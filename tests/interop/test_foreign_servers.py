@@ -105,7 +105,7 @@ async def test_a_thousand_calls_in_flight(name: str) -> None:
         calls = []
         for number in range(IN_FLIGHT):
             method, params, right = question(name, number)
-            calls.append((right, client.call(method, params)))
+            calls.append((right, client.start(method, params)))
         assert client.stats.pending == IN_FLIGHT
         for right, call in calls:
             assert answer(name, await call) == right

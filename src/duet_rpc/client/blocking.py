@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from duet_rpc.client.blocking_calls import BlockingCalls
 from duet_rpc.client.blocking_host import BlockingHost
+from duet_rpc.client.ends import ConnectionEnd
 from duet_rpc.client.interrupts import hold
 from duet_rpc.client.options import ClientOptions, Expected
 from duet_rpc.client.replies import ThreadReply
@@ -89,7 +90,7 @@ class Client(BlockingCalls):
             self._describe(link, shared.counted.connects),
             patience=self._timeout,
         )
-        shared.host = host
+        shared.host = shared.latest = host
         if self._options.service is not None or self._listeners:
             shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
 
@@ -113,6 +114,16 @@ class Client(BlockingCalls):
         """End the connection; open calls fail, a child process is ended. Idempotent."""
         self._listeners.clear()
         self._shared.close()
+
+    def closed(self, timeout: float | None = None) -> ConnectionEnd:
+        """Wait until the connection is over, and the process of a spawned server; say why.
+
+        It speaks of the connection that there is when it is called, or of the last one if there is
+        none: with `reconnect` each has an end of its own. Raises `CallTimeout` if it is not over
+        after `timeout` seconds.
+        """
+        expected = self._core.expect(Any, timeout)
+        return self._shared.wait_closed(ThreadReply(self._shared, "closed", expected))
 
     @property
     def stats(self) -> ClientStats:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from duet_rpc.client.ends import ConnectionEnd, end_link
 from duet_rpc.client.options import Expected
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.engine.calls import encode_params
@@ -47,6 +48,7 @@ class BlockingHost(ThreadHost):
         super().__init__(link.channel, dispatcher, framing, options)
         self._ending = threading.Lock()
         self._released = False
+        self.ended_by_client: bool = False
         self._shared = shared
         self._link = link
         self._patience = patience
@@ -76,7 +78,7 @@ class BlockingHost(ThreadHost):
         self.outbox.lose()
         self.stir()
 
-    def end(self) -> None:
+    def end(self) -> ConnectionEnd:
         """Give everything back, once the last one who waits has noticed. Blocks; idempotent."""
         with self._ending:
             while self._shared.lead.polled is self:  # not for long: it has been woken
@@ -85,7 +87,8 @@ class BlockingHost(ThreadHost):
                 if not self._released:
                     self._released = True
                     self.release()
-            self._link.end()
+            id = self.connection.requests.origin.connection_id
+            return end_link(self._link, id, self.lost_by, by_client=self.ended_by_client)
 
     def loss(self) -> Exception:
         """Say what happened: to the framing, or to the link."""

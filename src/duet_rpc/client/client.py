@@ -10,11 +10,13 @@ import contextvars
 import copy
 from asyncio import Future
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from duet_rpc.client.async_calls import AsyncCalls
+from duet_rpc.client.ends import ConnectionEnd, end_link
 from duet_rpc.client.options import ClientOptions, Expected
 from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.started import AwaitedCall, OpenCall, StartedCall, look_at
@@ -54,7 +56,8 @@ class Client(AsyncCalls):
         self._host: LoopHost | None = None
         self._opening: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._endings: set[Future[object]] = set()
+        self._endings: set[Future[ConnectionEnd]] = set()
+        self._end: Future[ConnectionEnd] | None = None
         self._lost: Exception | None = None
         self._closed = False
         self._flushing = False
@@ -117,6 +120,7 @@ class Client(AsyncCalls):
         self._loop = asyncio.get_running_loop()
         self._lost = None
         self._counted.connects += 1
+        self._end = end = self._loop.create_future()
         self._host = host = LoopHost(
             link.channel,
             self._dispatcher,
@@ -125,26 +129,46 @@ class Client(AsyncCalls):
             workers=self._workers,
             lingers=False,
             loss=link.loss,
-            on_end=lambda host: self._ended(host, link),
+            on_end=lambda host: self._ended(host, link, end),
         )
         self._calls = calls = host.connection.calls
         self._timeouts = Timeouts(self._loop, calls, self._timeout, self._counted)
         host.begin()
 
-    def _ended(self, host: LoopHost, link: Link) -> None:
+    def _ended(self, host: LoopHost, link: Link, end: Future[ConnectionEnd]) -> None:
         """The connection is gone: calls fail at once from now on, or connect anew."""
-        if host is self._host:
+        by_client = host is not self._host  # then `close` has let go of it
+        if not by_client:
             self._host = None
         self._timeouts.stop()
         self._lost = host.lost_by
         self._counted.add(host.connection)
         self._counted.lost += host.lost_calls
+        id = host.connection.requests.origin.connection_id
+        finish = partial(end_link, link, id, host.lost_by, by_client=by_client)
         if link.is_network:
-            link.end()
+            end.set_result(finish())
         else:  # a child process may take its time
-            ending = self._loop.run_in_executor(None, link.end)
+            ending = self._loop.run_in_executor(None, finish)
             self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
+            ending.add_done_callback(partial(self._take_end, end))
+
+    def _take_end(self, end: Future[ConnectionEnd], ending: Future[ConnectionEnd]) -> None:
+        self._endings.discard(ending)
+        if not ending.cancelled():
+            end.set_result(ending.result())
+
+    async def closed(self) -> ConnectionEnd:
+        """Wait until the connection is over, and the process of a spawned server; say why.
+
+        It speaks of the connection that there is when it is called, or of the last one if there is
+        none: with `reconnect` each has an end of its own.
+        """
+        if self._is_copy:
+            raise UsageError(FORKED)
+        if self._end is None:
+            raise UsageError("this client has not been connected; use `async with`")
+        return await asyncio.shield(self._end)  # others may wait for it too
 
     async def close(self) -> None:
         """End the connection; open calls fail, a child process is ended. Idempotent."""
@@ -173,11 +197,15 @@ class Client(AsyncCalls):
         self._listening = self._loop.create_task(self._run_listeners())
 
     async def _run_listeners(self) -> None:
-        while (running := self._listeners.run_next()) is not False:
-            if running is None:
-                await asyncio.sleep(0)  # others have their turn in between
-            else:
-                await running
+        try:
+            while (running := self._listeners.run_next()) is not False:
+                if running is None:
+                    await asyncio.sleep(0)  # others have their turn in between
+                else:
+                    await running
+        except BaseException:  # somebody has cancelled all tasks, and the client goes on
+            self._listeners.stop()
+            raise
 
     @property
     def stats(self) -> ClientStats:

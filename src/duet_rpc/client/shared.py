@@ -10,11 +10,14 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from duet_rpc.client.blocking_host import BlockingHost
+from duet_rpc.client.ends import ConnectionEnd
 from duet_rpc.client.interrupts import Turnstile, insist
 from duet_rpc.client.lead import NOTHING, SEND, Lead
 from duet_rpc.client.replies import ThreadReply
@@ -43,6 +46,9 @@ class SharedConnection:
         self.host: BlockingHost | None = None
         self.lost: Exception | None = None
         """Why there is no connection any more; None until one was lost."""
+        self.latest: BlockingHost | None = None
+        """The connection, or the last one until everything of it is given back."""
+        self._last_end: ConnectionEnd | None = None
         self.closed: bool = False
         self.counted: ClientStats = ClientStats()
         self.lead: Lead = Lead(self)
@@ -66,7 +72,7 @@ class SharedConnection:
         """Leave the connection to the parent; none of its threads is here."""
         self.lock = threading.Lock()
         self.is_copy = self.closed = True
-        self.host = None
+        self.host = self.latest = None
         self.lost = UsageError(FORKED)
         self.lead = Lead(self)
         self._advance = self.lead.advance
@@ -96,6 +102,7 @@ class SharedConnection:
         if self.host is not None and not isinstance(error, UsageError):
             cause = type(error).__name__
             self.host.lost_by = ConnectionLost(f"sending or reading was interrupted by {cause}")
+            self.host.ended_by_client = True
             self.end(self.host)
         self._combines = False
         self._send_handed_in()
@@ -120,6 +127,7 @@ class SharedConnection:
             host.connection.calls.keep_held()
             host.read_last_words()  # a refused notification is logged although no call follows
             host.lost_by = ConnectionLost("the client was closed")
+            host.ended_by_client = True
             self._detach(host)
 
     def end(self, host: BlockingHost) -> None:
@@ -138,10 +146,36 @@ class SharedConnection:
             return  # a process may have no thread left; then it is done by `close`
         self._endings[host] = thread
 
-    def _see_to_end(self, host: BlockingHost) -> None:
-        host.end()
+    def _see_to_end(self, host: BlockingHost) -> ConnectionEnd:
+        end = host.end()
         with self.lock:
             self._endings.pop(host, None)
+            if self.latest is host:
+                self._last_end = end
+                self.latest = None
+        return end
+
+    def wait_closed(self, reply: ThreadReply) -> ConnectionEnd:
+        """Wait until the connection is over and everything given back; say how it ended.
+
+        The reply stands for the thread that waits: as one that waits for an answer, it reads.
+        """
+        with self.lock:
+            if self.is_copy:
+                raise UsageError(FORKED)
+            host = reply.host = self.latest
+            if host is None:
+                if self._last_end is None:
+                    raise UsageError("this client has not been connected; use `with`")
+                return self._last_end
+        self.wait(reply)
+        thread = self._endings.get(host)
+        if thread is not None:
+            left = reply.deadline - monotonic()
+            thread.join(None if left == inf else max(0.0, left))
+        if self.host is host or (thread is not None and thread.is_alive()):
+            raise CallTimeout(f"the connection is not over after {reply.expected.timeout:g} s")
+        return self._see_to_end(host)
 
     def _detach(self, host: BlockingHost) -> None:
         """Let go of a connection; every open call ends. The lock is held.

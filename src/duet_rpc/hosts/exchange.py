@@ -8,7 +8,7 @@ from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply
 from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.exchange import Exchanges
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import Cancelled, UsageError
 from duet_rpc.hosts.loggers import RequestLoggers
 from duet_rpc.hosts.on_loop import OnLoop
 from duet_rpc.hosts.runner import LoopRunner
@@ -65,11 +65,15 @@ class ExchangeHost(OnLoop):
         self.exchanges.go_on()
 
     def close(self) -> None:
-        """Answer what waits `shutting-down`, and cancel what may be stopped."""
+        """Answer what waits `shutting-down` and what runs `cancelled`; stop what may be stopped.
+
+        Unlike the peer of a connection that is closed, whoever sent the bodies is still there.
+        """
         with self.lock:
             self.stop_timer()
             self.exchanges.refuse_queued()
-            self._runner.close()
+            for job in self._runner.jobs:
+                self.exchanges.abandon(job, Cancelled())
 
     # The peer, for handlers.
 

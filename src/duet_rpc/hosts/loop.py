@@ -44,7 +44,7 @@ class LoopHost(OnLoop, BaseHost):
     One that `lingers` goes on answering after the peer has said its last word, as servers do.
 
     It has more than twenty methods because the watchdog may read and write in place of the loop,
-    and more than fifteen fields because each thing that the loop is to do soon is remembered in one.
+    and more than fifteen fields because whatever the loop is to do soon is remembered in one.
     """
 
     behind: bool = False

@@ -5,6 +5,7 @@ message is looked at. So a request that was sent after a change finds the change
 makes a new `TextDocument`: a handler that is still running keeps the one that it was given.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from duet_rpc.lsp.positions import (
     join_halves,
     line_starts,
     line_text,
+    units_of,
 )
 from duet_rpc.lsp.types import Position, Range
 from duet_rpc.startup import pattern
@@ -80,7 +82,10 @@ class TextDocument:
         """The path of a `file:` document; None of any other."""
         from urllib.parse import unquote, urlsplit
 
-        parts = urlsplit(self.uri)
+        try:
+            parts = urlsplit(self.uri)
+        except ValueError:  # it is no URI at all
+            return None
         return unquote(parts.path) if parts.scheme == "file" else None
 
     @property
@@ -115,13 +120,23 @@ class TextDocument:
 
     def words(self) -> "Iterator[tuple[str, Range]]":
         """List the words (letters, digits, underscores), each with its range."""
-        for found in pattern(_WORD).finditer(self.text):
-            yield found[0], self.range(*found.span())
+        text, starts, encoding = self.text, self._line_starts, self.encoding
+        # Counted on from word to word: each from the begin of its line, a long line takes minutes.
+        line = counted = units = 0
+        for found in pattern(_WORD).finditer(text):
+            start, end = found.span()
+            if line + 1 < len(starts) and start >= starts[line + 1]:
+                line = bisect_right(starts, start) - 1
+                counted, units = starts[line], 0
+            first = Position(line, units + units_of(text[counted:start], encoding))
+            last = Position(line, first.character + units_of(found[0], encoding))
+            counted, units = end, last.character
+            yield found[0], Range(first, last)
 
     def word_at(self, position: PositionLike) -> str:
         """Return the word that a position is in or at the end of; empty if there is none."""
         offset = self.offset(position)
-        line_start = self._line_starts[min(position.line, self.line_count - 1)]
+        line_start = self._line_starts[min(max(position.line, 0), self.line_count - 1)]
         for found in pattern(_WORD).finditer(self.text, line_start):
             if found.start() > offset:
                 break
@@ -131,23 +146,23 @@ class TextDocument:
 
     def changed(self, changes: Sequence[ContentChange], version: int | None) -> "TextDocument":
         """Make the document after one `didChange`: each change to what the one before has left."""
-        document = self
+        version = self.version if version is None else version
+        document = self._with_text(self.text, version)
         for change in changes:
             text = change.text
             if change.range is not None:
                 text = document._replace(change.range, text)
-            document = TextDocument(
-                self.uri,
-                text,
-                language_id=self.language_id,
-                version=self.version if version is None else version,
-                encoding=self.encoding,
-            )
+            document = self._with_text(text, version)
         return document
 
+    def _with_text(self, text: str, version: int) -> "TextDocument":
+        return TextDocument(
+            self.uri, text, language_id=self.language_id, version=version, encoding=self.encoding
+        )
+
     def _replace(self, range: Range, new: str) -> str:
-        before = self._cut(range.start)[0]
-        after = self._cut(range.end)[1]
+        before = self._cut(min(range.start, range.end))[0]
+        after = self._cut(max(range.start, range.end))[1]
         text = before + new + after
         # Half of a pair is left, or has come: it may have found its other half.
         if _has_half(before[-1:]) or _has_half(after[:1]) or _has_half(new):

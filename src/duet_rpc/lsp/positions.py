@@ -99,6 +99,8 @@ def find_offset(
     text: str, starts: list[int], position: PositionLike, encoding: Encoding
 ) -> tuple[int, bool]:
     """Say which index of a text a position is, and whether it is inside of the character there."""
+    if position.line < 0:
+        return 0, False
     if position.line >= len(starts):
         return len(text), False
     index, is_inside = index_in_line(

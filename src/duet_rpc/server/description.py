@@ -141,11 +141,11 @@ def write_errors(method: MethodDescription) -> list[dict[str, Any]]:
     return [{"code": error.code, "message": error.message} for error in method.errors]
 
 
-def read_errors(told: dict[str, Any]) -> tuple[ErrorDescription, ...]:
+def read_errors(document: dict[str, Any]) -> tuple[ErrorDescription, ...]:
     """Read the errors that a server of any make says of a method."""
     return tuple(
         ErrorDescription(each.get("code"), str(each.get("message")))
-        for each in items(told, "errors", dict)
+        for each in items(document, "errors", dict)
     )
 
 
@@ -160,34 +160,34 @@ def write_param(param: ParamDescription) -> str:
         return f"{written} = ..."
 
 
-def read_method(told: dict[str, Any]) -> MethodDescription | None:
+def read_method(document: dict[str, Any]) -> MethodDescription | None:
     """Read what `describeMethods` or `listMethods` of any server say of a method."""
-    if not isinstance(told.get("name"), str):
+    if not isinstance(document.get("name"), str):
         return None
-    params = [line.partition(": ") for line in items(told, "params", str)]
+    params = [line.partition(": ") for line in items(document, "params", str)]
     return MethodDescription(
-        name=told["name"],
-        description=text(told, "description") or "",
-        kind=text(told, "kind"),
-        promise=text(told, "promise"),
+        name=document["name"],
+        description=text(document, "description") or "",
+        kind=text(document, "kind"),
+        promise=text(document, "promise"),
         params=tuple(ParamDescription(name, words) for name, _, words in params),
-        returns=text(told, "returns"),
-        is_whole=told.get("whole") is True,
-        ignores_unknown=told.get("ignore_unknown") is True,
-        errors=read_errors(told),
-        source=told,
+        returns=text(document, "returns"),
+        is_whole=document.get("whole") is True,
+        ignores_unknown=document.get("ignore_unknown") is True,
+        errors=read_errors(document),
+        source=document,
     )
 
 
-def text(told: dict[str, Any], name: str) -> str | None:
+def text(document: dict[str, Any], name: str) -> str | None:
     """Take a member if it is a text."""
-    value = told.get(name)
+    value = document.get(name)
     return value if isinstance(value, str) else None
 
 
-def items(told: dict[str, Any], name: str, kind: type) -> list[Any]:
+def items(document: dict[str, Any], name: str, kind: type) -> list[Any]:
     """Take the items of a member that are of a kind, if it is an array."""
-    value = told.get(name)
+    value = document.get(name)
     return [each for each in value if isinstance(each, kind)] if isinstance(value, list) else []
 
 

@@ -87,36 +87,36 @@ def read_openrpc(document: Document) -> ServiceDescription:
     )
 
 
-def _read_method(told: dict[str, Any]) -> MethodDescription:
-    result = told.get("result")
+def _read_method(document: dict[str, Any]) -> MethodDescription:
+    result = document.get("result")
     return MethodDescription(
-        name=told["name"],
-        summary=text(told, "summary") or "",
-        description=text(told, "description") or "",
-        kind=text(told, "x-kind"),
-        promise=text(told, "x-promise"),
-        params=tuple(_read_param(each) for each in items(told, "params", dict)),
-        structure=text(told, "paramStructure") or "either",
-        is_variadic=bool(told.get("x-variadic")),
-        is_whole=bool(told.get("x-whole")),
-        ignores_unknown=bool(told.get("x-ignore-unknown")),
+        name=document["name"],
+        summary=text(document, "summary") or "",
+        description=text(document, "description") or "",
+        kind=text(document, "x-kind"),
+        promise=text(document, "x-promise"),
+        params=tuple(_read_param(each) for each in items(document, "params", dict)),
+        structure=text(document, "paramStructure") or "either",
+        is_variadic=bool(document.get("x-variadic")),
+        is_whole=bool(document.get("x-whole")),
+        ignores_unknown=bool(document.get("x-ignore-unknown")),
         result=_read_schema(result) if isinstance(result, dict) else None,
-        errors=read_errors(told),
-        source=told,
+        errors=read_errors(document),
+        source=document,
     )
 
 
-def _read_param(told: dict[str, Any]) -> ParamDescription:
-    schema = _read_schema(told)
+def _read_param(document: dict[str, Any]) -> ParamDescription:
+    schema = _read_schema(document)
     return ParamDescription(
-        name=str(told.get("name")),
-        required=bool(told.get("required")),
+        name=str(document.get("name")),
+        required=bool(document.get("required")),
         default=schema.get("default", UNSET),
         schema=schema,
-        description=text(told, "description") or "",
+        description=text(document, "description") or "",
     )
 
 
-def _read_schema(told: dict[str, Any]) -> dict[str, Any]:
-    schema = told.get("schema")
+def _read_schema(document: dict[str, Any]) -> dict[str, Any]:
+    schema = document.get("schema")
     return schema if isinstance(schema, dict) else {}

@@ -40,7 +40,7 @@ class Server:
     `Ledger` with times of its own. An unforeseen exception of a handler is logged with its text,
     which may hold anything that the handler had in hand; `log_exception_text=False` logs the types
     and the places of exceptions only. `dialect` says how cancellation, progress and the log level
-    are spelled: "jsonrpc", "lsp" or "mcp". `hooks` run around handlers and are told events:
+    are spelled: "jsonrpc", "lsp" or "mcp". `hooks` run around handlers and listen to events:
     objects of subclasses of `duet_rpc.hooks.Hooks`, the outermost first. `override` gives values in
     place of those that lifespans and dependencies of the service provide, by their types; what is
     overridden is not opened.
@@ -82,8 +82,8 @@ class Server:
     ) -> str | None:
         """Serve on stdin and stdout until the client ends it, or on a socket until a signal does.
 
-        SIGINT, SIGTERM and SIGHUP end either. `on_start` is told the address as soon as clients can
-        connect to a socket; on stdio it is told what drives the connection. Returns why it ended:
+        SIGINT, SIGTERM and SIGHUP end either. `on_start` is called with the address as soon as clients can
+        connect to a socket; on stdio it is called with what drives the connection. Returns why it ended:
         "exit", "end of input", "SIGTERM" and so on.
         """
         from duet_rpc.server.endpoints import SocketEndpoint, Stdio
@@ -117,7 +117,7 @@ class Server:
     ) -> None:
         """Serve on a socket in the running loop until cancelled, then drain for `drain` seconds.
 
-        `on_start` is told the address as soon as clients can connect.
+        `on_start` is called with the address as soon as clients can connect.
         """
         import asyncio
 
@@ -240,8 +240,8 @@ def add_own_methods(
 ) -> Service:
     """Add what every server has, unless the service defines its own: how it is described and ended.
 
-    `levels` are those of the log. `end` is told why the server is to end; with `part` a client ends
-    its own connection only, and `part` is told which.
+    `levels` are those of the log. `end` is called with why the server is to end; with `part` a client ends
+    its own connection only, and `part` is called with its reason.
     """
     from duet_rpc.server.builtin import builtin_methods, parting_methods
 

@@ -49,6 +49,8 @@ class Child:
         self._gone = False
         """It has ended; the exit code is known unless somebody else has reaped it."""
         self._ended = False
+        self._was_stopped = False
+        """It did not end by itself."""
         theirs, ours = _Pipes(), _Pipes()
         guardian = None
         try:
@@ -90,6 +92,8 @@ class Child:
         code = self._exit_code
         if code is None:
             became = "ended" if self._gone else "closed its output but still runs"
+        elif self._was_stopped:
+            became = "closed its output, did not end by itself and was stopped"
         elif code < 0:
             became = f"was killed by {_signal_name(-code)}"
         else:
@@ -110,6 +114,7 @@ class Child:
             self._ended = True
             self.channel.close()
             if not self._wait(grace, self._drop_output):
+                self._was_stopped = True
                 self._signal(signal.SIGTERM)
                 self._wait(grace, self._drop_output)
             self._signal(signal.SIGKILL)  # what it leaves behind goes with it
