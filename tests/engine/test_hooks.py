@@ -1,5 +1,6 @@
 """Hooks on a connection driven by hand: middleware around handlers, events of everything else."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -218,14 +219,16 @@ def test_events_of_a_connection() -> None:
     assert isinstance(ended[1].error.__cause__, ValueError)
 
 
-def test_a_hook_that_fails_on_an_event_changes_nothing() -> None:
+@pytest.mark.clause("hooks-4")
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
+def test_a_hook_that_fails_on_an_event_changes_nothing(kind: type[BaseException]) -> None:
     class Broken(Hooks):
         def on(self, event: Event) -> None:
-            raise ValueError("of the hook")
+            raise kind("of the hook")
 
     line = Line(SPEC, service, hooks=[Broken()])
     assert asked(line, "add", [1, 2])["result"] == 3
-    assert {type(error) for error in line.log.failures} == {ValueError}
+    assert {type(error) for error in line.log.failures} == {kind}
 
 
 def test_transitions_of_commands() -> None:

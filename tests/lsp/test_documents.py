@@ -70,6 +70,19 @@ def test_a_line_that_is_not_there_is_the_end() -> None:
     assert document("").whole == Range(Position(0, 0), Position(0, 0))
 
 
+@pytest.mark.clause("lsp-5")
+@pytest.mark.parametrize("line", [-1, -9])
+def test_a_line_below_zero_is_the_begin(line: int) -> None:
+    opened = document("a\nb")
+    assert opened.offset(Position(line, 1)) == 0
+    assert opened.word_at(Position(line, 1)) == "a"
+    assert opened.changed([edit((line, 0), (0, 0), "c")], 2).text == "ca\nb"
+
+
+def test_a_range_whose_end_is_before_its_start_is_turned_round() -> None:
+    assert document("a\nbc").changed([edit((1, 1), (0, 1), "-")], 2).text == "a-c"
+
+
 @given(TEXTS, st.integers(0, 30), st.integers(0, 30), TEXTS, st.sampled_from(ENCODINGS))
 def test_an_edit_is_what_slicing_makes_of_it(
     text: str, one: int, other: int, new: str, encoding: Encoding
@@ -91,6 +104,13 @@ def test_changes_are_applied_one_after_the_other() -> None:
     assert (opened.text, opened.version) == ("Whole", 5)
 
 
+@pytest.mark.clause("lsp-6")
+def test_a_change_of_nothing_has_its_version() -> None:
+    opened = document("one")
+    changed = opened.changed([], 5)
+    assert (changed.text, changed.version, opened.version) == ("one", 5, 0)
+
+
 def test_half_of_a_pair_may_be_replaced() -> None:
     opened = document("a😀b")  # d83d de00
     opened = opened.changed([edit((0, 2), (0, 3), "\ude01")], 2)
@@ -110,7 +130,15 @@ def test_words_are_found_with_their_ranges() -> None:
     assert opened.slice(Range(Position(0, 3), Position(0, 6))) == "one"
 
 
+@given(TEXTS, st.sampled_from(ENCODINGS))
+def test_words_are_where_their_offsets_are(text: str, encoding: Encoding) -> None:
+    opened = document(text, encoding)
+    found = [(each[0], opened.range(*each.span())) for each in re.finditer(r"\w+", text)]
+    assert list(opened.words()) == found
+
+
 def test_the_path_of_a_file() -> None:
+    assert TextDocument("file://[", "").path is None, "which is no URI"
     assert TextDocument("file:///a%20b/c.md", "").path == "/a b/c.md"
     assert TextDocument("untitled:1", "").path is None
 

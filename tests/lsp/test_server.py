@@ -76,7 +76,9 @@ async def session(
 ) -> AsyncIterator[Client]:
     """A session that is initialized, with one document open."""
     client_service = Told().service if told is None else told.service
-    async with testing.connect(server.service, policy=policy, service=client_service) as client:
+    async with testing.connect(
+        server.make_service(), policy=policy, service=client_service
+    ) as client:
         await client.call("initialize", {"capabilities": capabilities or {}})
         await client.notify("initialized", {})
         opened = {"uri": URI, "languageId": "text", "version": 1, "text": text}
@@ -99,7 +101,7 @@ async def test_requests_are_refused_before_initialize_and_after_shutdown() -> No
     def changed(settings: Any) -> None:
         ran.append(settings)
 
-    async with testing.connect(server.service, policy=EDITOR) as client:
+    async with testing.connect(server.make_service(), policy=EDITOR) as client:
         with pytest.raises(NotInitialized):
             await client.call("textDocument/hover", AT)
         with pytest.raises(NotInitialized):
@@ -138,7 +140,7 @@ async def test_what_is_served_is_announced() -> None:
     def saved(text: str = "") -> None: ...
 
     general = {"general": {"positionEncodings": ["utf-7", "utf-8", "utf-16"]}}
-    async with testing.connect(server.service, policy=EDITOR) as client:
+    async with testing.connect(server.make_service(), policy=EDITOR) as client:
         answer = await client.call("initialize", {"capabilities": general})
     assert answer == {
         "serverInfo": {"name": "words", "version": "2"},
@@ -326,6 +328,7 @@ async def test_params_as_a_whole() -> None:
 
     def by_lsprotocol(params: lsprotocol_types.HoverParams) -> lsprotocol_types.Hover:
         assert isinstance(params.position, lsprotocol_types.Position)
+        assert server.documents[URI].word_at(params.position) == "two"
         return lsprotocol_types.Hover(f"{params.position.character} {params.text_document.uri}")
 
     def by_name_of_it(params: "types.HoverParams") -> "types.Hover":
@@ -493,6 +496,23 @@ async def test_a_request_can_be_cancelled() -> None:
         assert (await client.call("textDocument/hover", AT))["contents"]["value"] == "still here"
 
 
+async def test_each_session_begins_anew() -> None:
+    server = LanguageServer("words")
+
+    @server.hover
+    def hover(document: TextDocument) -> str:
+        return document.text
+
+    for text in ("first", "second"):
+        async with session(server, text) as client:
+            assert (await client.call("textDocument/hover", AT))["contents"]["value"] == text
+            await client.call("shutdown")
+    async with testing.connect(server.make_service(), policy=EDITOR) as client:
+        with pytest.raises(NotInitialized):
+            await client.call("textDocument/hover", AT)
+        assert len(server.documents) == 0
+
+
 # Mistakes of the author.
 
 
@@ -533,7 +553,7 @@ def test_mistakes_are_told_where_they_are_made() -> None:
     def opened() -> None: ...
 
     with pytest.raises(UsageError, match="textDocument/didOpen"):
-        assert server.service
+        server.make_service()
 
 
 async def test_an_error_of_a_handler_is_answered() -> None:
@@ -559,7 +579,7 @@ from duet_rpc.lsp import LanguageServer
 server = LanguageServer("small")
 @server.hover
 def hover(params: "types.HoverParams") -> "types.Hover": ...
-server.service
+server.make_service()
 print(*sorted({"asyncio", "attr", "inspect", "lsprotocol", "urllib.parse"} & set(sys.modules)))
 """
     finished = subprocess.run(

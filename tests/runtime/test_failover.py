@@ -1,11 +1,14 @@
 """Several addresses: the first that can be reached is called, in the order given."""
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
+from socket import AF_UNIX, socket
 
 import pytest
 
 from duet_rpc import Client, ConnectFailed, Retry, Server, Service, UsageError, blocking
+from duet_rpc.transports.link import FirstOpener, SocketOpener
 
 
 def named(name: str) -> Server:
@@ -66,6 +69,23 @@ async def test_the_blocking_client_does_the_same(tmp_path: Path) -> None:
                 return client.query("who")
 
         assert await asyncio.to_thread(ask) == "second"
+
+
+@pytest.mark.clause("client-30")
+def test_one_that_does_not_answer_leaves_time_for_the_next(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket(AF_UNIX)) for _ in range(5)]
+        silent, healthy, *callers = sockets
+        for listening, name in ((silent, "a"), (healthy, "b")):
+            listening.bind(str(tmp_path / name))
+            listening.listen(0)
+        for caller in callers:  # until there is no room for one more
+            caller.setblocking(False)
+            caller.connect_ex(str(tmp_path / "a"))
+        addresses = f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"
+        link = FirstOpener([SocketOpener(address) for address in addresses]).open(0.2)
+        stack.callback(link.end)
+        assert link.address == addresses[1]
 
 
 @pytest.mark.clause("client-30")

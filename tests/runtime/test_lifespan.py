@@ -288,6 +288,65 @@ async def test_an_exception_that_a_dependency_catches_stands() -> None:
 
 
 @pytest.mark.clause("dependencies-5")
+@pytest.mark.parametrize("fails", ["handler", "opening", "closing"])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+async def test_what_a_dependency_catches_is_seen_by_those_around_it(fails: str, kind: str) -> None:
+    service, said = Service(), list[str]()
+
+    class Careless:
+        pass
+
+    class Failing:
+        pass
+
+    @service.dependency
+    def session() -> Iterator[Session]:
+        try:
+            yield Session(Pool())
+            said.append("commit")
+        except Closed:
+            said.append("roll back")
+            raise
+
+    if kind == "def":
+
+        @service.dependency
+        def careless(session: Session) -> Iterator[Careless]:
+            try:
+                yield Careless()
+            except Closed:
+                said.append("catch")
+
+    else:
+
+        @service.dependency
+        async def careless_async(session: Session) -> AsyncIterator[Careless]:
+            try:
+                yield Careless()
+            except Closed:
+                said.append("catch")
+
+    @service.dependency
+    def failing(careless: Careless) -> Iterator[Failing]:
+        if fails == "opening":
+            raise Closed()
+        yield Failing()
+        if fails == "closing":
+            raise Closed()
+
+    @service.query
+    async def use(failing: Failing) -> str:
+        if fails == "handler":
+            raise Closed()
+        return "a result"
+
+    async with testing.connect(service, errors=[Closed]) as client:
+        with pytest.raises(Closed):
+            await client.query("use")
+    assert said == ["catch", "roll back"]
+
+
+@pytest.mark.clause("dependencies-5")
 @pytest.mark.parametrize(("error", "raised"), [(Closed(), Closed), (OSError(), InternalError)])
 async def test_a_dependency_that_fails_to_open_or_to_close_fails_the_request(
     error: Exception, raised: type[RpcError]

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from duet_rpc import Client, Context, Service, UsageError, blocking
+from duet_rpc.client.listeners import Listeners
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted
 
 DIAGNOSTICS = "textDocument/publishDiagnostics"
@@ -177,11 +178,11 @@ def test_what_waits_is_bounded(face: Face) -> None:
     def script(peer: Peer) -> None:
         peer.say(notify("changed", b'{"number":1}'))
         peer.say(notify("changed", b'{"number":2}'))
-        peer.say(notify("changed", b'{"number":3,"text":"%b"}' % (b"x" * 200)))
+        peer.say(notify("changed", b'{"number":3,"text":"%b"}' % (b"x" * 2000)))
         peer.read_all()
 
     log = Lines()
-    client = make(face, Scripted(script), log=log, policy=replace(SPEC, max_queued_bytes=100))
+    client = make(face, Scripted(script), log=log, policy=replace(SPEC, max_queued_bytes=1000))
 
     if face.name == "asyncio":
 
@@ -206,6 +207,97 @@ def test_what_waits_is_bounded(face: Face) -> None:
     gate.set()
     assert ended.wait(PATIENCE)
     assert heard == [1, 2] and log.notes[0][0] == "error" and "dropped" in log.notes[0][1]
+
+
+@pytest.mark.clause("client-29")
+def test_notifications_without_params_take_room_too(face: Face) -> None:
+    from duet_rpc.policy import SPEC, replace
+
+    gate = threading.Event()
+
+    def script(peer: Peer) -> None:
+        for _ in range(100):
+            peer.say(b'{"jsonrpc":"2.0","method":"changed"}')
+        peer.read_all()
+
+    log = Lines()
+    client = make(face, Scripted(script), log=log, policy=replace(SPEC, max_queued_bytes=1000))
+
+    if face.name == "asyncio":
+
+        @client.on("changed")
+        async def changed() -> None:
+            await asyncio.to_thread(gate.wait, PATIENCE)
+
+    else:
+
+        @client.on("changed")
+        def changed_here() -> None:
+            gate.wait(PATIENCE)
+
+    face.enter(client)
+    assert log.came.wait(PATIENCE)
+    assert "dropped" in log.notes[0][1]
+    gate.set()
+
+
+@pytest.mark.clause("client-29")
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3)])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_what_is_no_exception_stops_no_later_notification(
+    face: Face, error: BaseException, kind: str
+) -> None:
+    heard = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.say(notify("changed", b'{"number":0}'))
+        peer.say(notify("changed", b'{"number":1}'))
+        peer.read_all()
+
+    log = Lines()
+    client = make(face, Scripted(script), log=log)
+
+    def take(number: int) -> None:
+        if number == 0:
+            raise error
+        heard.set()
+
+    if kind == "def":
+        client.on("changed")(take)
+    else:
+
+        @client.on("changed")
+        async def changed(number: int) -> None:
+            take(number)
+
+    face.enter(client)
+    assert heard.wait(PATIENCE)
+    assert log.failures == [f"a function given to client.on failed: {error}"]
+
+
+@pytest.mark.clause("client-29")
+def test_a_notification_that_nothing_can_run_waits_for_the_next() -> None:
+    heard: list[int] = []
+    has_thread: list[bool] = []
+
+    def start() -> None:
+        if not has_thread:
+            raise RuntimeError("can't start new thread")
+        while listeners.run_next() is not False:
+            pass
+
+    log = Lines()
+    listeners = Listeners(log, 1000, start)
+
+    def changed(number: int) -> None:
+        heard.append(number)
+
+    listeners.add("changed", changed, {})
+    assert listeners.take("changed", b'{"number":1}')
+    assert len(log.failures) == 1
+    has_thread.append(True)
+    assert listeners.take("changed", b'{"number":2}')
+    assert heard == [1, 2]
 
 
 def test_a_client_with_functions_still_serves_and_refuses_what_it_does_not_know(face: Face) -> None:

@@ -192,11 +192,15 @@ class Client(AsyncCalls):
         self._listening = self._loop.create_task(self._run_listeners())
 
     async def _run_listeners(self) -> None:
-        while (running := self._listeners.run_next()) is not False:
-            if running is None:
-                await asyncio.sleep(0)  # others have their turn in between
-            else:
-                await running
+        try:
+            while (running := self._listeners.run_next()) is not False:
+                if running is None:
+                    await asyncio.sleep(0)  # others have their turn in between
+                else:
+                    await running
+        except BaseException:  # somebody has cancelled all tasks, and the client goes on
+            self._listeners.stop()
+            raise
 
     @property
     def stats(self) -> ClientStats:

@@ -15,6 +15,8 @@ from duet_rpc.engine.log import Log
 from duet_rpc.engine.parameters import Parameters
 from duet_rpc.errors import RpcError, UsageError
 
+_ENTRY = 160
+"""Bytes that a notification takes while it waits, beside its own: there may be very many."""
 DROPPED = "a notification was dropped: too much waits for the functions given to client.on"
 
 
@@ -52,7 +54,7 @@ class Listeners:
         """Keep a notification until it is its turn; False if no function wants it."""
         if method not in self._by_method:
             return False
-        size = len(params or b"")
+        size = _cost(method, params)
         with self._lock:
             if self._bytes + size > self._max_bytes:
                 self._log.note("error", DROPPED, method=method)
@@ -61,7 +63,11 @@ class Listeners:
             self._bytes += size
             starts, self._runs = not self._runs, True
         if starts:
-            self._start()
+            try:
+                self._start()
+            except RuntimeError as error:  # no thread is left; the next notification tries again
+                self.stop()
+                self._log.failure("a notification waits: nothing can run it", error, method=method)
         return True
 
     def run_next(self) -> Coroutine[Any, Any, object] | None | Literal[False]:
@@ -74,30 +80,49 @@ class Listeners:
                 self._runs = False
                 return False
             method, params = self._waiting.popleft()
-            self._bytes -= len(params or b"")
+            self._bytes -= _cost(method, params)
         parameters = self._by_method[method]
         try:
             found = parameters.call(parameters.bind(params).values, None, None)
-        except Exception as error:
+        except KeyboardInterrupt:  # the program's own, not the function's
+            raise
+        except BaseException as error:  # also SystemExit: those that wait have still their turn
             self.note_failure(method, error)
             return None
         return self._watch(method, found) if isinstance(found, CoroutineType) else None
 
     async def _watch(self, method: str, running: Coroutine[Any, Any, object]) -> None:
+        import asyncio  # which is what awaits this
+
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
         try:
             await running
-        except Exception as error:
+        except (GeneratorExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if task.cancelling():
+                raise  # it is we who are to end, not only what the function has awaited
             self.note_failure(method, error)
 
-    def note_failure(self, method: str, error: Exception) -> None:
+    def note_failure(self, method: str, error: BaseException) -> None:
         """Log what a function raised, or why the params do not fit it."""
         if isinstance(error, RpcError):
             self._log.note("error", "a notification was refused", method=method, error=error)
         else:
             self._log.failure("a function given to client.on failed", error, method=method)
 
+    def stop(self) -> None:
+        """Nothing runs what waits any more; the next notification has it started again."""
+        with self._lock:
+            self._runs = False
+
     def clear(self) -> None:
         """Run no more of what waits."""
         with self._lock:
             self._waiting.clear()
             self._bytes = 0
+
+
+def _cost(method: str, params: bytes | None) -> int:
+    return _ENTRY + len(method) + len(params or b"")

@@ -21,7 +21,7 @@ class BatchAnswers:
     def __init__(
         self, requests: "Requests", size: int, deliver: Callable[[bytes | None], object]
     ) -> None:
-        self.requests = requests
+        self.requests: Requests = requests
         """To which its items belong."""
         self._answers: list[bytes | None] = [None] * size
         self._missing = size
@@ -43,7 +43,7 @@ class SingleAnswer:
     __slots__ = ("_deliver", "requests")
 
     def __init__(self, requests: "Requests", deliver: Callable[[bytes | None], object]) -> None:
-        self.requests = requests
+        self.requests: Requests = requests
         self._deliver = deliver
 
     def settle(self, index: int, answer: bytes | None) -> None:

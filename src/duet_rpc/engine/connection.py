@@ -84,18 +84,20 @@ class Connection:
         options: ConnectionOptions,
     ) -> None:
         policy = dispatcher.policy
-        self.dispatcher = dispatcher
-        self.framing = framing
-        self.congested = False
+        self.dispatcher: Dispatcher = dispatcher
+        self.framing: Framing = framing
+        self.congested: bool = False
         """Backpressure: the peer does not read; nothing is started meanwhile. See `congest`."""
-        self.broken = False
+        self.broken: bool = False
         """The boundary between frames is lost on a socket: answer, then close."""
-        self.handover = Handover()
+        self.handover: Handover = Handover()
         joins = framing.joins and policy.max_in_flight > 1
-        self.outgoing = Outgoing(host, join=JOIN if joins else 1, one_by_one=not framing.joins)
-        self.calls = self.calls_class(self, host, options.one_at_a_time, dispatcher.dialect)
+        self.outgoing: Outgoing = Outgoing(
+            host, join=JOIN if joins else 1, one_by_one=not framing.joins
+        )
+        self.calls: Calls = self.calls_class(self, host, options.one_at_a_time, dispatcher.dialect)
         """What we asked of the peer."""
-        self.requests = self.requests_class(
+        self.requests: Requests = self.requests_class(
             dispatcher,
             host,
             options,

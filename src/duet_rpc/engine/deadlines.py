@@ -30,7 +30,7 @@ class CallClock:
     __slots__ = ("_ends", "timeout")
 
     def __init__(self, timeout: float | None, now: float) -> None:
-        self.timeout = timeout
+        self.timeout: float | None = timeout
         self._ends = inf if timeout is None else now + timeout
 
     def left(self, now: float) -> float:
@@ -52,7 +52,7 @@ class HandlerClocks:
     __slots__ = ("_deadlines", "_first_deadline", "_owner", "due")
 
     def __init__(self, owner: Abandoning) -> None:
-        self.due = inf
+        self.due: float = inf
         """When to `check`; nothing is due before, and perhaps nothing then."""
         self._owner = owner
         self._deadlines: dict[Job, float] = {}
@@ -88,11 +88,13 @@ class HandlerClocks:
 class ConnectionClocks(HandlerClocks):
     """The clocks of one connection: late frame, stalled queue, handlers over their time."""
 
+    due: float
+
     __slots__ = ("_connection", "_finished", "_frame_ends", "_stall_ends", "frame")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self.frame = -1
+        self.frame: int = -1
         """The frame that was looked at last, as `Framing.started` counts them."""
         self._connection = connection
         self._frame_ends = self._stall_ends = inf

@@ -71,7 +71,7 @@ class Dependencies:
                     f"override: nothing in the service provides {_name(kind)}; give a type that a"
                     " @service.lifespan or @service.dependency is annotated with"
                 )
-        self.lifespans = self._order_lifespans(service)
+        self.lifespans: list[Provider] = self._order_lifespans(service)
         """Those that are to be started, in order."""
         self._plans = {method.name: self._plan(method) for method in service if method.asks}
         for method in service:
@@ -222,32 +222,21 @@ def _open_around(
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Make what opens dependencies, calls the handler, and closes them in reverse order.
 
-    It suspends only if something in it is async. A dependency sees the exception of the handler and
-    may raise another; one that catches it has no result to put in its place, so the exception
-    stands.
+    It suspends only if something in it is async. Every dependency sees the exception of the
+    handler, and of those that were opened after it, and may raise another.
     """
 
     async def run(params: Any, ctx: Context | None, tx: Any) -> Any:
         given = dict(values)
-        failure: BaseException | None = None
-        try:
-            async with AsyncExitStack() as stack:
-                if lend is not None and is_async:
-                    tx = await stack.enter_async_context(lend())
-                elif lend is not None:
-                    tx = stack.enter_context(lend())
-                for provider in plan:
-                    await provider.enter(stack, given, ctx)
-                try:
-                    result = call(params, ctx, tx, given)
-                    return await result if is_async else result
-                except BaseException as error:
-                    failure = error
-                    raise
-            assert failure is not None, "nothing but an exception leads here"
-            raise failure
-        finally:
-            del failure
+        async with AsyncExitStack() as stack:
+            if lend is not None and is_async:
+                tx = await stack.enter_async_context(lend())
+            elif lend is not None:
+                tx = stack.enter_context(lend())
+            for provider in plan:
+                await provider.enter(stack, given, ctx)
+            result = call(params, ctx, tx, given)
+            return await result if is_async else result
 
     return run
 

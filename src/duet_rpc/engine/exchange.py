@@ -30,11 +30,11 @@ class Exchanges:
 
     def __init__(self, dispatcher: Dispatcher, host: RequestHost) -> None:
         policy = dispatcher.policy
-        self.dispatcher = dispatcher
-        self.slots = Slots(policy.max_in_flight, policy.max_queued)
-        self.queue = RequestQueue(policy.max_queued, policy.max_queued_bytes)
-        self.handover = Handover()
-        self.closing = False
+        self.dispatcher: Dispatcher = dispatcher
+        self.slots: Slots = Slots(policy.max_in_flight, policy.max_queued)
+        self.queue: RequestQueue = RequestQueue(policy.max_queued, policy.max_queued_bytes)
+        self.handover: Handover = Handover()
+        self.closing: bool = False
         """We shut down: what has not been started is answered `shutting-down`."""
         self._host = host
 
@@ -84,7 +84,7 @@ class Exchange:
     ) -> None:
         self._exchanges = exchanges
         self._deliver = deliver
-        self.requests = exchanges.requests_class(
+        self.requests: Requests = exchanges.requests_class(
             exchanges.dispatcher,
             host,
             RequestOptions(origin=origin),

@@ -17,11 +17,11 @@ class Handover:
     def __init__(self) -> None:
         self.token: list[bytes | bytearray | None] = []
         """Lies here while a handler runs inline: what is being answered, if that is decoded."""
-        self.lent = False
+        self.lent: bool = False
         """A handler keeps the thread that reads; another one reads, and starts nothing."""
         self.inline_body: bytes | bytearray | None = None
         """What the reading thread is answering while the connection is lent."""
-        self.given_up = False
+        self.given_up: bool = False
         """It was cancelled, and answered, while its handler still runs."""
 
     def take_over(self) -> bool:

@@ -88,7 +88,9 @@ class HookedDispatcher(Dispatcher):
         for hook in self._hooks:
             try:
                 hook.on(event)
-            except Exception as error:
+            except KeyboardInterrupt:  # the program's own, not the hook's
+                raise
+            except BaseException as error:  # what told the event goes on, a request to its answer
                 self.log.failure("a hook failed", error)
 
     def prepare(
@@ -311,7 +313,7 @@ class HookedConnection(Connection):
     """A connection that reports its beginning and its end, and each of our calls."""
 
     __slots__ = ("_is_closed",)
-    calls_class = HookedCalls
+    calls_class: type[Calls] = HookedCalls
     dispatcher: HookedDispatcher
 
     def __init__(

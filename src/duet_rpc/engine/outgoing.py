@@ -4,6 +4,7 @@ Where several handlers may be in flight, answers that are ready together share a
 whose messages keep their own boundaries gets a write for each.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from duet_rpc.wire.framing import Frame, join_frame
@@ -34,9 +35,9 @@ class Outgoing:
         self.answers: list[Frame] = []
         self.own: list[Frame] = []
         """Calls of ours; what is in `answers` was there before."""
-        self.send_own = self.own.append
+        self.send_own: Callable[[Frame], None] = self.own.append
         """Have something sent that answers no request, with the next flush."""
-        self.joins = join > 1
+        self.joins: bool = join > 1
         self._writer = writer
         self._join = join
         self._one_by_one = one_by_one

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.engine.hints import UNKNOWN, bound_nesting
-from duet_rpc.engine.signature import Adapter, Parameter, Signature, read_signature
+from duet_rpc.engine.signature import Adapter, CallSource, Parameter, Signature, read_signature
 from duet_rpc.engine.wording import explain, invalid, type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.wire import surrogates
@@ -45,14 +45,14 @@ class Parameters:
         self.listed = listed
         self.rest = rest
         """The hint of `*args`, or UNSET."""
-        self.context = signature.context
-        self.transaction = signature.transaction
-        self.connection = signature.connection
+        self.context: str | None = signature.context
+        self.transaction: str | None = signature.transaction
+        self.connection: str = signature.connection
         """The type of connection that the transaction is asked for by, or empty for any."""
-        self.injected = signature.injected
+        self.injected: Mapping[str, Any] = signature.injected
         """The parameters that are given what the service provides, and by which type."""
-        self.returns = signature.returns
-        self.source = signature.source
+        self.returns: Any = signature.returns
+        self.source: CallSource = signature.source
         self.call: Adapter = signature.source.compile("p, ctx, tx")
         self.call_message: Callable[[Any], Any] = signature.source.compile("m", params="m.params")
         """The same for a message with such `params` and nothing else, as a method of its class."""

@@ -22,6 +22,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
@@ -56,7 +57,8 @@ class Provider(Struct, frozen=True, eq=False, kw_only=True):
     ) -> None:
         """Open it, have it closed with the stack, and add what it provides to what is given.
 
-        Suspends only if it is async.
+        Suspends only if it is async. An exception that it catches stands: there is no value in its
+        place, and what was opened before it has to see it as well.
         """
         opened = self.open(
             **{name: ctx if kind is Context else given[kind] for name, kind in self.needs.items()}
@@ -64,13 +66,23 @@ class Provider(Struct, frozen=True, eq=False, kw_only=True):
         if self.form == "value":
             value = await opened if self.is_async else opened
         elif self.is_async:
-            value = await stack.enter_async_context(opened)
+            value = await opened.__aenter__()
+            stack.push_async_exit(partial(_close_async, opened))
         else:
-            value = stack.enter_context(opened)
+            value = opened.__enter__()
+            stack.push(partial(_close, opened))
         values = value if self.is_tuple else (value,) * len(self.provides)
         for kind, each in zip(self.provides, values, strict=True):
             # What a test gives in its place stays.
             given.setdefault(kind, each)
+
+
+def _close(opened: Any, *raised: Any) -> None:
+    opened.__exit__(*raised)
+
+
+async def _close_async(opened: Any, *raised: Any) -> None:
+    await opened.__aexit__(*raised)
 
 
 def read_provider(function: Any, role: Role, scope: Mapping[str, Any]) -> Provider:

@@ -111,8 +111,10 @@ class Stats:
     __slots__ = ("faults", "refused", "requests", "unmatched_answers")
 
     def __init__(self) -> None:
-        self.requests = self.faults = self.refused = 0
-        self.unmatched_answers = 0
+        self.requests: int = 0
+        self.faults: int = 0
+        self.refused: int = 0
+        self.unmatched_answers: int = 0
         """Answers that no open call was waiting for: late, repeated, or never asked for."""
 
 
@@ -157,19 +159,19 @@ class Requests:
         reply: Callable[[bytes], object],
     ) -> None:
         """`reply` sends the body of an answer that belongs to no batch."""
-        self.dispatcher = dispatcher
-        self.origin = options.origin
-        self.slots = slots
-        self.queue = queue
+        self.dispatcher: Dispatcher = dispatcher
+        self.origin: Origin = options.origin
+        self.slots: Slots = slots
+        self.queue: RequestQueue = queue
         self.by_id: dict[bytes, Queued] = {}
         """What has begun or waits, by its raw id."""
-        self.calls = calls
-        self.stats = Stats()
-        self.closing = False
+        self.calls: AwaitedAnswers = calls
+        self.stats: Stats = Stats()
+        self.closing: bool = False
         """We shut down: what has not been started is answered `shutting-down`."""
-        self.refusing = False
+        self.refusing: bool = False
         """Backpressure: the queue is full and nothing moves; what comes is `overloaded`."""
-        self.finished = 0
+        self.finished: int = 0
         """How many handlers have ended; the clocks see by it whether anything moves."""
         self._host = host
         self._peer = host.peer

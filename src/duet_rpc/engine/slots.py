@@ -14,10 +14,10 @@ class Slots:
 
     def __init__(self, limit: int, max_paused: int) -> None:
         """`max_paused` handlers give up their slots; with a silent peer, any number might wait."""
-        self.max_running = limit
-        self.limit = limit
+        self.max_running: int = limit
+        self.limit: int = limit
         """How many may run now: all that may, or none beside an ordered notification."""
-        self.running = 0
+        self.running: int = 0
         self.paused: dict[Context, int] = {}
         """The handlers that are paused: how many answers of the peer each of them waits for."""
         self._max_paused = max_paused

@@ -29,16 +29,16 @@ class WholeParams:
 
     def __init__(self, method: str, parameter: Parameter, *, takes_key: bool) -> None:
         alternatives = list_alternatives(parameter.hint)
-        self.shape = alternatives[0] if len(alternatives) == 1 else parameter.hint
+        self.shape: Any = alternatives[0] if len(alternatives) == 1 else parameter.hint
         """T, but for a null beside it."""
-        self.members = list_members(self.shape)
+        self.members: Any = list_members(self.shape)
         """What T is made of, by wire names; empty if it is no class with members."""
         takes_object, self._takes_array = _list_forms(parameter.hint)
         if not takes_object and not self._takes_array:
             raise UsageError(
                 f"{method}: all params are an object or an array, never {type_name(parameter.hint)}"
             )
-        self.structure = "by-name"
+        self.structure: str = "by-name"
         """How params are given: `by-name`, `by-position` or `either`."""
         if self._takes_array:
             self.structure = "either" if takes_object else "by-position"
@@ -50,7 +50,7 @@ class WholeParams:
         self._kept = {name for name in self._beside if is_raw or name in self.members}
         fields: list[Any] = [(parameter.argument, Any)]
         fields += [(name, Raw | UnsetType, UNSET) for name in self._beside]
-        self.struct = msgspec.defstruct(
+        self.struct: type[msgspec.Struct] = msgspec.defstruct(
             "Params", fields, module=f"duet_rpc.wire.params.{method}", kw_only=True
         )
 

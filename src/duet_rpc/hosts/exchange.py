@@ -1,17 +1,22 @@
 """Exchanges on an event loop: each body is answered by itself, whatever carries it."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from duet_rpc.context import Context, Origin, Peer, Reply
 from duet_rpc.engine.deadlines import HandlerClocks
-from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.exchange import Exchanges
-from duet_rpc.errors import UsageError
+from duet_rpc.errors import Cancelled, UsageError
 from duet_rpc.hosts.loggers import RequestLoggers
 from duet_rpc.hosts.on_loop import OnLoop
 from duet_rpc.hosts.runner import LoopRunner
 from duet_rpc.hosts.workers import Workers
+from duet_rpc.wire.dialect import Dialect
+
+if TYPE_CHECKING:
+    from logging import LoggerAdapter
 
 _NO_WAY_BACK = (
     "this caller cannot be called back: it sent one body and waits for one answer"
@@ -25,13 +30,14 @@ class ExchangeHost(OnLoop):
     def __init__(self, dispatcher: Dispatcher, *, workers: Workers) -> None:
         super().__init__()
         self.dispatcher = dispatcher
-        self.dialect = dispatcher.dialect
-        self.logger = RequestLoggers(dispatcher.log).logger
-        self.exchanges = Exchanges(dispatcher, self)
-        self.finish = self.exchanges.finish
-        self.clocks = HandlerClocks(self.exchanges)
+        self.dialect: Dialect = dispatcher.dialect
+        self.logger: Callable[[Context], LoggerAdapter[Any]] = RequestLoggers(dispatcher.log).logger
+        self.exchanges: Exchanges = Exchanges(dispatcher, self)
+        self.finish: Callable[[Job, bytes], None] = self.exchanges.finish
+        self.clocks: HandlerClocks = HandlerClocks(self.exchanges)
         self._runner = LoopRunner(self, workers.lane())
-        self.start, self.cancel = self._runner.start, self._runner.cancel
+        self.start: Callable[[Job], None] = self._runner.start
+        self.cancel: Callable[[Job], None] = self._runner.cancel
 
     async def answer(self, body: bytes, origin: Origin) -> bytes | None:
         """Give the answer to one body; None if there is to be none.
@@ -59,11 +65,15 @@ class ExchangeHost(OnLoop):
         self.exchanges.go_on()
 
     def close(self) -> None:
-        """Answer what waits `shutting-down`, and cancel what may be stopped."""
+        """Answer what waits `shutting-down` and what runs `cancelled`; stop what may be stopped.
+
+        Unlike the peer of a connection that is closed, whoever sent the bodies is still there.
+        """
         with self.lock:
             self.stop_timer()
             self.exchanges.refuse_queued()
-            self._runner.close()
+            for job in self._runner.jobs:
+                self.exchanges.abandon(job, Cancelled())
 
     # The peer, for handlers.
 

@@ -76,7 +76,7 @@ class CheckedConnection(Connection):
     """See `Connection`; compares the accounts of its slots at every turn."""
 
     __slots__ = ()
-    requests_class = CheckedRequests
+    requests_class: type[Requests] = CheckedRequests
     requests: CheckedRequests
 
     def receive(self, data: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.deadlines import LONG, ConnectionClocks
-from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import ConnectionLost, UsageError
 from duet_rpc.forks import FORKED, leave
 from duet_rpc.hosts.host import BaseHost, do_nothing
@@ -44,7 +44,7 @@ class LoopHost(OnLoop, BaseHost):
     It has more than twenty methods because the watchdog may read and write in place of the loop.
     """
 
-    behind = False
+    behind: bool = False
     channel: Carrier
     clocks: ConnectionClocks
 
@@ -65,7 +65,8 @@ class LoopHost(OnLoop, BaseHost):
         OnLoop.__init__(self, lock)
         self.on_traffic: Callable[[], None] = do_nothing
         self._runner = LoopRunner(self, workers.lane())
-        self.start, self.cancel = self._runner.start, self._runner.cancel
+        self.start: Callable[[Job], None] = self._runner.start
+        self.cancel: Callable[[Job], None] = self._runner.cancel
         self._lingers = lingers
         self._loss = loss
         self._on_end = on_end
@@ -79,9 +80,9 @@ class LoopHost(OnLoop, BaseHost):
         Whatever runs on the loop of a server may be part of a handler: a task of its own, a task or
         a callback that it has made. The loop of a client is its program's, unless a handler runs.
         """
-        self.closed = True
+        self.closed: bool = True
         self.on_traffic = do_nothing
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         super().forked()
         if threading.get_ident() == self._thread and self.loop.is_running():
             if self._lingers or self._runner.has_tasks:

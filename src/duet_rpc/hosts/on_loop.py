@@ -19,10 +19,10 @@ class OnLoop:
     """Takes the outcome of a handler."""
 
     def __init__(self, lock: "threading.RLock | None" = None) -> None:
-        self.lock = threading.RLock() if lock is None else lock
+        self.lock: threading.RLock = threading.RLock() if lock is None else lock
         """Shared by connections that are read by one watch."""
-        self.loop = asyncio.get_running_loop()
-        self.now = self.loop.time
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self.loop.time
         self._thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf

@@ -83,6 +83,11 @@ class LoopRunner:
         """The jobs that hold a slot."""
 
     @property
+    def jobs(self) -> list[Job]:
+        """What has begun and not ended."""
+        return list(self._running)
+
+    @property
     def has_tasks(self) -> bool:
         """An `async def` has begun and not ended."""
         import asyncio
@@ -115,7 +120,7 @@ class LoopRunner:
 
     def close(self) -> None:
         """Cancel what may be stopped; no one is there to be answered."""
-        for job in list(self._running):
+        for job in self.jobs:
             job.answered = True  # and that is no failure
             if job.running is not None and job.may_be_stopped:
                 job.running.cancel()

@@ -5,6 +5,7 @@ message is looked at. So a request that was sent after a change finds the change
 makes a new `TextDocument`: a handler that is still running keeps the one that it was given.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from msgspec import Struct
 from duet_rpc.errors import InvalidParams
 from duet_rpc.lsp.positions import (
     Encoding,
+    PositionLike,
+    RangeLike,
     find_offset,
     find_position,
     join_halves,
     line_starts,
     line_text,
+    units_of,
 )
 from duet_rpc.lsp.types import Position, Range
 from duet_rpc.startup import pattern
@@ -62,10 +66,10 @@ class TextDocument:
         version: int = 0,
         encoding: Encoding = "utf-16",
     ) -> None:
-        self.uri = uri
-        self.text = text
-        self.language_id = language_id
-        self.version = version
+        self.uri: str = uri
+        self.text: str = text
+        self.language_id: str = language_id
+        self.version: int = version
         self.encoding = encoding
         """What the characters of positions are counted in."""
         self._starts: list[int] | None = None
@@ -78,7 +82,10 @@ class TextDocument:
         """The path of a `file:` document; None of any other."""
         from urllib.parse import unquote, urlsplit
 
-        parts = urlsplit(self.uri)
+        try:
+            parts = urlsplit(self.uri)
+        except ValueError:  # it is no URI at all
+            return None
         return unquote(parts.path) if parts.scheme == "file" else None
 
     @property
@@ -90,7 +97,7 @@ class TextDocument:
         """Return a line without its end; the first is number 0."""
         return line_text(self.text, self._line_starts, number)
 
-    def offset(self, position: Position) -> int:
+    def offset(self, position: PositionLike) -> int:
         """Return the index into `text` of a position; behind the end of a line is its end."""
         return find_offset(self.text, self._line_starts, position, self.encoding)[0]
 
@@ -107,19 +114,29 @@ class TextDocument:
         """The range of everything."""
         return self.range(0, len(self.text))
 
-    def slice(self, range: Range) -> str:
+    def slice(self, range: RangeLike) -> str:
         """Return the text of a range."""
         return self.text[self.offset(range.start) : self.offset(range.end)]
 
     def words(self) -> "Iterator[tuple[str, Range]]":
         """List the words (letters, digits, underscores), each with its range."""
-        for found in pattern(_WORD).finditer(self.text):
-            yield found[0], self.range(*found.span())
+        text, starts, encoding = self.text, self._line_starts, self.encoding
+        # Counted on from word to word: each from the begin of its line, a long line takes minutes.
+        line = counted = units = 0
+        for found in pattern(_WORD).finditer(text):
+            start, end = found.span()
+            if line + 1 < len(starts) and start >= starts[line + 1]:
+                line = bisect_right(starts, start) - 1
+                counted, units = starts[line], 0
+            first = Position(line, units + units_of(text[counted:start], encoding))
+            last = Position(line, first.character + units_of(found[0], encoding))
+            counted, units = end, last.character
+            yield found[0], Range(first, last)
 
-    def word_at(self, position: Position) -> str:
+    def word_at(self, position: PositionLike) -> str:
         """Return the word that a position is in or at the end of; empty if there is none."""
         offset = self.offset(position)
-        line_start = self._line_starts[min(position.line, self.line_count - 1)]
+        line_start = self._line_starts[min(max(position.line, 0), self.line_count - 1)]
         for found in pattern(_WORD).finditer(self.text, line_start):
             if found.start() > offset:
                 break
@@ -129,30 +146,30 @@ class TextDocument:
 
     def changed(self, changes: Sequence[ContentChange], version: int | None) -> "TextDocument":
         """Make the document after one `didChange`: each change to what the one before has left."""
-        document = self
+        version = self.version if version is None else version
+        document = self._with_text(self.text, version)
         for change in changes:
             text = change.text
             if change.range is not None:
                 text = document._replace(change.range, text)
-            document = TextDocument(
-                self.uri,
-                text,
-                language_id=self.language_id,
-                version=self.version if version is None else version,
-                encoding=self.encoding,
-            )
+            document = self._with_text(text, version)
         return document
 
+    def _with_text(self, text: str, version: int) -> "TextDocument":
+        return TextDocument(
+            self.uri, text, language_id=self.language_id, version=version, encoding=self.encoding
+        )
+
     def _replace(self, range: Range, new: str) -> str:
-        before = self._cut(range.start)[0]
-        after = self._cut(range.end)[1]
+        before = self._cut(min(range.start, range.end))[0]
+        after = self._cut(max(range.start, range.end))[1]
         text = before + new + after
         # Half of a pair is left, or has come: it may have found its other half.
         if _has_half(before[-1:]) or _has_half(after[:1]) or _has_half(new):
             return join_halves(text)
         return text
 
-    def _cut(self, position: Position) -> tuple[str, str]:
+    def _cut(self, position: PositionLike) -> tuple[str, str]:
         """Cut the text at a position, which may be between the halves of a surrogate pair."""
         at, is_inside = find_offset(self.text, self._line_starts, position, self.encoding)
         if not is_inside:
@@ -219,6 +236,10 @@ class Documents:
         document = self[changed.uri].changed(changes, changed.version)
         self._open[changed.uri] = document
         return document
+
+    def clear(self) -> None:
+        """Forget all documents."""
+        self._open.clear()
 
     def close(self, uri: str) -> None:
         """Forget a document."""

@@ -57,9 +57,14 @@ class Lifecycle:
     """How far a session is."""
 
     def __init__(self) -> None:
-        self.running = False
+        self.running: bool = False
         """Between `initialize` and `shutdown`."""
-        self.has_shut_down = False
+        self.has_shut_down: bool = False
+        self.editor: Editor = Editor()
+
+    def begin_anew(self) -> None:
+        """Forget the session before: another client is to come."""
+        self.running = self.has_shut_down = False
         self.editor = Editor()
 
     def start(self, editor: Editor) -> None:

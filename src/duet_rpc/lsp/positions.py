@@ -9,12 +9,41 @@ It knows texts and numbers; no documents, no messages.
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from duet_rpc.lsp.types import Position
 from duet_rpc.startup import pattern
 
 Encoding: TypeAlias = Literal["utf-8", "utf-16", "utf-32"]
+
+
+class PositionLike(Protocol):
+    """A position: ours, or that of lsprotocol."""
+
+    @property
+    def line(self) -> int:
+        """Which line, from 0."""
+        ...
+
+    @property
+    def character(self) -> int:
+        """How many units into the line."""
+        ...
+
+
+class RangeLike(Protocol):
+    """A range: ours, or that of lsprotocol."""
+
+    @property
+    def start(self) -> PositionLike:
+        """Where it begins."""
+        ...
+
+    @property
+    def end(self) -> PositionLike:
+        """Where it ends."""
+        ...
+
 
 _LINE_END = r"\r\n|\n|\r"
 
@@ -67,9 +96,11 @@ def units_of(text: str, encoding: Encoding) -> int:
 
 
 def find_offset(
-    text: str, starts: list[int], position: Position, encoding: Encoding
+    text: str, starts: list[int], position: PositionLike, encoding: Encoding
 ) -> tuple[int, bool]:
     """Say which index of a text a position is, and whether it is inside of the character there."""
+    if position.line < 0:
+        return 0, False
     if position.line >= len(starts):
         return len(text), False
     index, is_inside = index_in_line(

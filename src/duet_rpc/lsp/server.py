@@ -95,7 +95,7 @@ class LanguageServer:
         self.name = name
         self.version = version
         self.policy = policy
-        self.documents = Documents()
+        self.documents: Documents = Documents()
         """The documents that are open."""
         self._sync = sync
         self._capabilities = dict(capabilities or {})
@@ -110,15 +110,15 @@ class LanguageServer:
         """What the client said of itself in `initialize`."""
         return self._lifecycle.editor
 
-    code_action = NamedFeature("textDocument/codeAction")
-    completion = NamedFeature("textDocument/completion")
-    definition = NamedFeature("textDocument/definition")
-    document_symbol = NamedFeature("textDocument/documentSymbol")
-    formatting = NamedFeature("textDocument/formatting")
-    hover = NamedFeature("textDocument/hover")
-    references = NamedFeature("textDocument/references")
-    rename = NamedFeature("textDocument/rename")
-    signature_help = NamedFeature("textDocument/signatureHelp")
+    code_action: NamedFeature = NamedFeature("textDocument/codeAction")
+    completion: NamedFeature = NamedFeature("textDocument/completion")
+    definition: NamedFeature = NamedFeature("textDocument/definition")
+    document_symbol: NamedFeature = NamedFeature("textDocument/documentSymbol")
+    formatting: NamedFeature = NamedFeature("textDocument/formatting")
+    hover: NamedFeature = NamedFeature("textDocument/hover")
+    references: NamedFeature = NamedFeature("textDocument/references")
+    rename: NamedFeature = NamedFeature("textDocument/rename")
+    signature_help: NamedFeature = NamedFeature("textDocument/signatureHelp")
 
     def feature(self, method: str) -> FeatureDecorator:
         """Register a function for any request or notification by its name.
@@ -138,9 +138,13 @@ class LanguageServer:
         self._synchronisation.checks.append(make_check(handler, self._lifecycle, scope))
         return handler
 
-    @property
-    def service(self) -> Service:
-        """Everything that is served: for tests, and for a `Server` of your own."""
+    def make_service(self) -> Service:
+        """Make the service of a new session; one before it is over.
+
+        For tests, each of which has a session of its own, and for a `Server` of your own.
+        """
+        self._lifecycle.begin_anew()
+        self.documents.clear()
         service = Service(self.name, version=self.version)
         self._add_lifecycle(service)
         self._synchronisation.add_to(service)
@@ -155,7 +159,7 @@ class LanguageServer:
 
         Its exit code is 1 if the client has sent `exit` without `shutdown`, else 0.
         """
-        reason = Server(self.service, policy=self.policy, dialect="lsp").run_stdio(logs=logs)
+        reason = Server(self.make_service(), policy=self.policy, dialect="lsp").run_stdio(logs=logs)
         sys.exit(1 if reason == "exit" and not self._lifecycle.has_shut_down else 0)
 
     def _add(

@@ -26,8 +26,8 @@ class Session:
     __slots__ = ("context", "editor")
 
     def __init__(self, context: Context, editor: Editor) -> None:
-        self.context = context
-        self.editor = editor
+        self.context: Context = context
+        self.editor: Editor = editor
         """What the client said of itself."""
 
     def notify(self, method: str, params: Any = None) -> Sent:

@@ -70,8 +70,8 @@ class Server:
         self.hooks: Sequence[Hooks] = _check_hooks(service, hooks)
         self.log_exception_text = log_exception_text
         self.policy: Policy = policy if policy is not None else EDITOR
-        self.commands = open_commands(service, self.policy, store)
-        self.dependencies = _dependencies(service, override, self.commands)
+        self.commands: Commands = open_commands(service, self.policy, store)
+        self.dependencies: Dependencies | None = _dependencies(service, override, self.commands)
 
     def run(
         self,

@@ -69,15 +69,18 @@ class FirstOpener:
         self._openers = openers
 
     def open(self, timeout: float | None = None) -> Link:
-        """Connect; from the first on, also after a loss."""
+        """Connect; from the first on, also after a loss.
+
+        Each has its share of the time: one that does not answer leaves some for the others.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         failures: list[ConnectFailed] = []
-        for opener in self._openers:
+        for tried, opener in enumerate(self._openers):
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0 and failures:
                 break
             try:
-                return opener.open(left)
+                return opener.open(None if left is None else left / (len(self._openers) - tried))
             except ConnectFailed as error:
                 failures.append(error)
         raise ConnectFailed("; ".join(str(failure) for failure in failures)) from failures[-1]

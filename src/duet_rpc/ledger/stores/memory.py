@@ -40,7 +40,7 @@ class MemoryStore(RecordStore):
 
     keeps: tuple[str, str] = ("memory", "until exit")
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         transactional=False,
         durable=False,
         note="records are lost when the process ends",

@@ -91,7 +91,7 @@ class PostgresStore(SqlStore):
     keeps: tuple[str, str] = ("postgresql", "over restarts")
     sql = SQL
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         transactional=True,
         durable=True,
         note="as durable as the server's synchronous_commit and its standbys make it",

@@ -48,7 +48,7 @@ class SqliteStore(SqlStore):
     keeps: tuple[str, str] = ("sqlite", "over restarts")
     sql = SQL
 
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         transactional=True,
         durable=True,
         note="for one machine; not on a network disk",
