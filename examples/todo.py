@@ -51,7 +51,6 @@ class Book:
 
 @todo.lifespan
 def open_book() -> Iterator[Book]:
-    """Read the list before the first request."""
     yield Book(Path(os.environ.get("TODO_FILE", "todo.json")))
 
 
