@@ -80,6 +80,8 @@ class LanguageServer:
     the protocol's own form. `sync` says how changes come: as edits of ranges ("incremental") or as
     the whole text ("full"). Under the policy `EDITOR`, which is the default, requests are answered
     one after the other.
+
+    It has more than fifteen fields because each common feature is one.
     """
 
     def __init__(
