@@ -26,7 +26,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
         *("policy", "context", "hooks", "wire"),
         *("ledger.states", "ledger.retry_age", "ledger.upkeep", "ledger.fingerprint"),
     ),
-    ("service", "engine"),
+    ("service", "methods", "around", "engine"),
     ("transports", "ledger", "retry"),
     ("hosts",),  # what waits and runs for a connection
     ("server", "client"),
@@ -52,6 +52,8 @@ PURE = (
     "hooks",
     "wire",
     "service",
+    "methods",
+    "around",
     "engine",
     "ledger.states",
     "ledger.retry_age",
@@ -202,11 +204,11 @@ LARGE = {
     "client.client.Client": "the methods of both faces, each with its overloads",
     "client.blocking.Client": "the methods of both faces, each with its overloads",
     "client.shared.SharedConnection": "all that needs the lock of a shared connection",
-    "engine.parameters.Parameters": "what is prepared at registration, for one look-up each",
+    "methods.parameters.Parameters": "what is prepared at registration, for one look-up each",
     "server.listener.Listener": "one socket, its limits, and its connections by how far they are",
     "client.client": "a quarter are overloads",
     "client.shared": "all that needs the lock of a shared connection",
-    "engine.parameters": "hints, decoders and adapters of one handler",
+    "methods.parameters": "hints, decoders and adapters of one handler",
     "service": "each decorator has its overloads",
 }
 
@@ -415,7 +417,7 @@ OUT_OF_THE_COLLECTORS_SIGHT = {
     "engine.calls._answer_of": "is read and dropped before anyone sees the result in it",
     "engine.intake._Answer": "lives while it is encoded; a batch drops its answers in any case",
     "engine.intake._envelope": "only where its params are",
-    "engine.parameters.Parameters._define": "only where every param is a scalar",
+    "methods.parameters.Parameters._define": "only where every param is a scalar",
 }
 
 

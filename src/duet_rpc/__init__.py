@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from duet_rpc import startup  # noqa: F401  (before all others)
 from duet_rpc.context import Context, Injected, Origin, RemotePeer, Transaction
-from duet_rpc.engine.names import Name, Whole
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -20,6 +19,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.methods.names import Name, Whole
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.dialect import Progress

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
+from duet_rpc.around.extensions import ServiceExtensions
 from duet_rpc.context import Context, Transaction
-from duet_rpc.engine.extensions import ServiceExtensions
-from duet_rpc.engine.names import Rename, find_rule
-from duet_rpc.engine.parameters import PARTIAL_TOKEN, Parameters
 from duet_rpc.errors import (
     ErrorClasses,
     RpcError,
@@ -25,6 +23,8 @@ from duet_rpc.errors import (
     pick_base,
 )
 from duet_rpc.kinds import Promise
+from duet_rpc.methods.names import Rename, find_rule
+from duet_rpc.methods.parameters import PARTIAL_TOKEN, Parameters
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 
     def list_errors(self) -> list[type[RpcError]]:
         """List the classes that it raises: those declared, and those found in its code."""
-        from duet_rpc.engine.raised import find_errors  # here: a cold start does not ask
+        from duet_rpc.methods.raised import find_errors  # here: a cold start does not ask
 
         declared = {cls.code for cls in self.errors}
         return [*self.errors, *(c for c in find_errors(self.handler) if c.code not in declared)]
@@ -144,7 +144,7 @@ class Service(ServiceExtensions):
         """Find the classes of each code that handlers raise without declaring it."""
         count = len(self._methods) + len(self.functions)
         if self._found[0] != count:
-            from duet_rpc.engine.raised import find_errors  # here: a cold start does not ask
+            from duet_rpc.methods.raised import find_errors  # here: a cold start does not ask
 
             found: dict[int, set[type[RpcError]]] = {}
             raised = [cls for method in self for cls in method.list_errors()]

@@ -19,7 +19,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
 from duet_rpc import Context, InvalidParams, Name, RpcError, Service
-from duet_rpc.engine.names import WholeMark
+from duet_rpc.methods.names import WholeMark
 from duet_rpc.server.description import describe, read_method, write_method, write_param
 from duet_rpc.server.openrpc import Document, read_openrpc, write_openrpc
 from tests.daemon.process import Process

@@ -11,10 +11,10 @@ import pytest
 
 from duet_rpc.context import Context, Transaction
 from duet_rpc.engine.dispatch import RETRY_AFTER_MS
-from duet_rpc.engine.parameters import Parameters
 from duet_rpc.engine.queue import Budget
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError
+from duet_rpc.methods.parameters import Parameters
 from duet_rpc.policy import AGENT, DEVELOPMENT, EDITOR, SPEC, Policy, replace
 from duet_rpc.service import Service
 from duet_rpc.wire.dialect import Progress

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from duet_rpc.cli.exit_codes import Interrupted
 from duet_rpc.cli.output import safe, write_compact
-from duet_rpc.engine.wording import UNKNOWN_NAME
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -27,6 +26,7 @@ from duet_rpc.errors import (
     TransportError,
     UsageError,
 )
+from duet_rpc.methods.wording import UNKNOWN_NAME
 from duet_rpc.options import HIDDEN
 from duet_rpc.wire.surrogates import encode_value
 

@@ -16,8 +16,8 @@ from duet_rpc.client.sender import Sender
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import make_dispatcher
-from duet_rpc.engine.names import Rename
 from duet_rpc.errors import UsageError, error_classes
+from duet_rpc.methods.names import Rename
 from duet_rpc.options import check
 from duet_rpc.service import Service
 from duet_rpc.transports.link import FirstOpener, Link, Opener, SocketOpener

@@ -12,8 +12,8 @@ from types import CoroutineType
 from typing import Any, Literal
 
 from duet_rpc.engine.log import Log
-from duet_rpc.engine.parameters import Parameters
 from duet_rpc.errors import RpcError, UsageError
+from duet_rpc.methods.parameters import Parameters
 
 _ENTRY = 160
 """Bytes that a notification takes while it waits, beside its own: there may be very many."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 from msgspec import UNSET
 
-from duet_rpc.engine.names import Rename, WholeMark, find_rule, read_name, take_mark
 from duet_rpc.errors import ErrorClasses, UsageError, error_classes
+from duet_rpc.methods.names import Rename, WholeMark, find_rule, read_name, take_mark
 from duet_rpc.service import Kind, Service
 
 F = TypeVar("F", bound=Callable[..., Any])

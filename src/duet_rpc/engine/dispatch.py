@@ -22,7 +22,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.intake import AnswerAtOnce, Intake, Plain, Unserializable, compile_intake
 from duet_rpc.engine.log import Log, Silence
-from duet_rpc.engine.wording import printable
 from duet_rpc.errors import (
     RESERVED_CODES,
     Cancelled,
@@ -37,6 +36,7 @@ from duet_rpc.errors import (
     misuse,
 )
 from duet_rpc.kinds import Promise
+from duet_rpc.methods.wording import printable
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire import surrogates
@@ -549,11 +549,11 @@ def make_dispatcher(
     if bind is not None:
         service = bind(service)
     elif service.needs_binding:
-        from duet_rpc.engine.dependencies import bind_alone
+        from duet_rpc.around.dependencies import bind_alone
 
         service = bind_alone(service)
     if service.middleware or service.listeners:
-        from duet_rpc.engine.middleware import make_hooks
+        from duet_rpc.around.middleware import make_hooks
 
         hooks = (*hooks, *make_hooks(service))
     if not hooks:

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from duet_rpc.engine.wording import explain_result
 from duet_rpc.errors import InvalidAnswer, UsageError
+from duet_rpc.methods.wording import explain_result
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.models import make_model

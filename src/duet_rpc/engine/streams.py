@@ -16,8 +16,8 @@ from typing import Any, get_args
 from msgspec import UNSET, Raw
 
 from duet_rpc.context import Context
-from duet_rpc.engine.parameters import PARTIAL_TOKEN, Parameters
-from duet_rpc.engine.signature import CallSource
+from duet_rpc.methods.parameters import PARTIAL_TOKEN, Parameters
+from duet_rpc.methods.signature import CallSource
 from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.params import Meta
 from duet_rpc.wire.streams import MAX_WINDOW, StreamRequest, read_window

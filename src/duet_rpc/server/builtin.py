@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 from msgspec import Meta
 
 from duet_rpc.context import Context
-from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.ledger.commands import Commands
+from duet_rpc.methods.wording import type_name
 from duet_rpc.options import is_text
 from duet_rpc.service import Service
 from duet_rpc.version import __version__

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from duet_rpc.engine.members import list_defaults, list_members
-from duet_rpc.engine.signature import Parameter
-from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import RESERVED_CODES
+from duet_rpc.methods.members import list_defaults, list_members
+from duet_rpc.methods.signature import Parameter
+from duet_rpc.methods.wording import type_name
 from duet_rpc.server.schemas import Schema, make_schemas, resolve
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire.surrogates import encode_value

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duet_rpc.around.dependencies import Dependencies
     from duet_rpc.engine.connection import Connection
-    from duet_rpc.engine.dependencies import Dependencies
     from duet_rpc.server.life import Life
     from duet_rpc.server.logs import Logs
 

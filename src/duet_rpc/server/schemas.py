@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from duet_rpc.engine.hints import list_models
+from duet_rpc.methods.hints import list_models
 
 Schema = dict[str, Any]
 """JSON Schema of draft 7."""

@@ -19,7 +19,7 @@ from duet_rpc.wire.dialect import JSONRPC, Dialect, DialectName, find_dialect
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from duet_rpc.engine.dependencies import Dependencies
+    from duet_rpc.around.dependencies import Dependencies
     from duet_rpc.engine.dispatch import Dispatcher
     from duet_rpc.engine.log import Log
     from duet_rpc.hooks import Hooks
@@ -294,14 +294,14 @@ def _dependencies(
 ) -> "Dependencies | None":
     if not service.needs_binding and not override:
         return None
-    from duet_rpc.engine.dependencies import Dependencies
+    from duet_rpc.around.dependencies import Dependencies
 
     return Dependencies(service, override=override, reader=ReadConnections(commands))
 
 
 def _check_hooks(service: Service, hooks: "Sequence[Hooks]") -> "Sequence[Hooks]":
     if service.middleware:
-        from duet_rpc.engine.middleware import make_hooks
+        from duet_rpc.around.middleware import make_hooks
 
         make_hooks(service)
     if not hooks:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from msgspec import Raw
 
-from duet_rpc.engine.providers import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, code_flags
+from duet_rpc.around.providers import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, code_flags
 from duet_rpc.engine.steps import drive
 from duet_rpc.errors import UsageError
 from duet_rpc.hooks import Event, Hooks, Invocation

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
+from duet_rpc.around.exceptions import find_handlers, map_exceptions
+from duet_rpc.around.injection import injected_type
 from duet_rpc.context import Context, transaction_type
-from duet_rpc.engine.exceptions import find_handlers, map_exceptions
-from duet_rpc.engine.injection import injected_type
 from duet_rpc.engine.steps import drive
-from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import UsageError
+from duet_rpc.methods.wording import type_name
 from duet_rpc.service import Method, Service
 
 if TYPE_CHECKING:
-    from duet_rpc.engine.parameters import Parameters
-    from duet_rpc.engine.providers import Provider
+    from duet_rpc.around.providers import Provider
+    from duet_rpc.methods.parameters import Parameters
 
 
 class StoreReader(Protocol):

@@ -11,12 +11,12 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET
 
+from duet_rpc.around.injection import injected_type
 from duet_rpc.context import Context, transaction_type
-from duet_rpc.engine.hints import check_parameter, check_returns
-from duet_rpc.engine.injection import injected_type
-from duet_rpc.engine.names import WholeMark, read_name, take_mark
-from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import UsageError
+from duet_rpc.methods.hints import check_parameter, check_returns
+from duet_rpc.methods.names import WholeMark, read_name, take_mark
+from duet_rpc.methods.wording import type_name
 from duet_rpc.wire.params import KEY, META
 
 Adapter = Callable[[Any, Context | None, Any], Any]

@@ -14,8 +14,8 @@ import pytest
 from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.context import Context, Transaction
-from duet_rpc.engine.parameters import Bound, Parameters
 from duet_rpc.errors import InvalidParams, RpcError, UsageError
+from duet_rpc.methods.parameters import Bound, Parameters
 
 
 def of(

@@ -13,7 +13,7 @@ from msgspec import Struct
 from duet_rpc.errors import RpcError, UsageError
 
 if TYPE_CHECKING:
-    from duet_rpc.engine.providers import Provider, Role
+    from duet_rpc.around.providers import Provider, Role
     from duet_rpc.hooks import Event
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,7 +76,7 @@ class ServiceExtensions:
         timing(call, next)` around those that are `async def`. `call` is an `Invocation` of
         `duet_rpc.hooks`. The first that is registered is the outermost.
         """
-        from duet_rpc.engine.middleware import check_around
+        from duet_rpc.around.middleware import check_around
 
         check_around(function)
         _register(self.middleware, function)
@@ -89,7 +89,7 @@ class ServiceExtensions:
             self.listeners.append((kind, function))
             return function
 
-        from duet_rpc.engine.middleware import check_event
+        from duet_rpc.around.middleware import check_event
 
         check_event(kind)
         return register
@@ -127,7 +127,7 @@ class ServiceExtensions:
         ]
 
     def _provide(self, function: Any, role: "Role", scope: dict[str, Any]) -> None:
-        from duet_rpc.engine.providers import read_provider
+        from duet_rpc.around.providers import read_provider
 
         self._add_provider(read_provider(function, role, scope))
 

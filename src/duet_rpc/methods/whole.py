@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.engine.members import list_alternatives, list_members
-from duet_rpc.engine.signature import Parameter, fresh_default
-from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import UsageError
+from duet_rpc.methods.members import list_alternatives, list_members
+from duet_rpc.methods.signature import Parameter, fresh_default
+from duet_rpc.methods.wording import type_name
 from duet_rpc.wire.models import make_model
 from duet_rpc.wire.params import KEY, META
 from duet_rpc.wire.surrogates import decode_value, encode_value

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from duet_rpc.engine.wording import accepted_values, explain, invalid, type_name
 from duet_rpc.errors import InvalidParams
+from duet_rpc.methods.wording import accepted_values, explain, invalid, type_name
 
 
 class Level(enum.Enum):

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from duet_rpc import RpcError, Service, UsageError
-from duet_rpc.engine import raised
-from duet_rpc.engine.raised import find_errors
 from duet_rpc.errors import Overloaded
-from tests.engine import failing
-from tests.engine.failing import Missing
+from duet_rpc.methods import raised
+from duet_rpc.methods.raised import find_errors
+from tests.methods import failing
+from tests.methods.failing import Missing
 
 
 class Trouble(RpcError):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.engine.hints import UNKNOWN, bound_nesting
-from duet_rpc.engine.signature import (
+from duet_rpc.errors import InvalidParams
+from duet_rpc.methods.hints import UNKNOWN, bound_nesting
+from duet_rpc.methods.signature import (
     Adapter,
     CallSource,
     Parameter,
@@ -21,15 +22,14 @@ from duet_rpc.engine.signature import (
     fresh_default,
     read_signature,
 )
-from duet_rpc.engine.wording import explain, invalid, type_name
-from duet_rpc.errors import InvalidParams
+from duet_rpc.methods.wording import explain, invalid, type_name
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.models import make_model
 from duet_rpc.wire.params import KEY, META
 
 if TYPE_CHECKING:
-    from duet_rpc.engine.whole import WholeParams
+    from duet_rpc.methods.whole import WholeParams
 
 PARTIAL_TOKEN = "partialResultToken"
 """What LSP sends beside the params of a request that may be answered in parts."""
@@ -257,7 +257,7 @@ class Parameters:
 def _make_whole(
     method: str, parameter: Parameter, takes_key: bool, beside: Sequence[str]
 ) -> "WholeParams":
-    from duet_rpc.engine.whole import WholeParams  # here: few services need it
+    from duet_rpc.methods.whole import WholeParams  # here: few services need it
 
     return WholeParams(method, parameter, takes_key=takes_key, beside=beside)
 

@@ -22,8 +22,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Raw, UnsetType
 
-from duet_rpc.engine.members import follow, is_union, list_members, locate
 from duet_rpc.errors import InvalidParams
+from duet_rpc.methods.members import follow, is_union, list_members, locate
 from duet_rpc.startup import pattern
 from duet_rpc.wire.models import ModelMismatch
 from duet_rpc.wire.surrogates import CANNOT_HOLD, decode_value

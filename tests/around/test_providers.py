@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, NewType, TypeVar
 import pytest
 
 from duet_rpc import Context, Injected, Server, Service, Transaction
-from duet_rpc.engine.providers import Provider
+from duet_rpc.around.providers import Provider
 from duet_rpc.errors import UsageError
 from duet_rpc.policy import SPEC
 from tests.helpers import exchange
@@ -438,7 +438,7 @@ def test_a_caller_cannot_send_what_is_injected() -> None:
 
 @pytest.mark.clause("dependencies-8")
 def test_methods_that_ask_for_nothing_stay_as_they_are() -> None:
-    from duet_rpc.engine.dependencies import Dependencies
+    from duet_rpc.around.dependencies import Dependencies
 
     service = served(generator)
 

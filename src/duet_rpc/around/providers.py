@@ -27,8 +27,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
+from duet_rpc.around.injection import is_own_class
 from duet_rpc.context import Context, transaction_type
-from duet_rpc.engine.injection import is_own_class
 from duet_rpc.errors import UsageError
 
 Role = Literal["lifespan", "dependency"]

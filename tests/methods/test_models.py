@@ -12,7 +12,7 @@ import pydantic.dataclasses
 import pytest
 
 from duet_rpc import Service, UsageError
-from duet_rpc.engine.members import follow, list_defaults, list_members, locate
+from duet_rpc.methods.members import follow, list_defaults, list_members, locate
 from duet_rpc.wire.models import ModelMismatch, is_model, make_model, write_model
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from duet_rpc.context import Context
-from duet_rpc.engine.parameters import Parameters
 from duet_rpc.errors import RpcError
+from duet_rpc.methods.parameters import Parameters
 from duet_rpc.service import Method, Service
 
 Handlers = dict[type[Exception], Callable[[Any], RpcError | None]]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from duet_rpc.engine.parameters import Parameters
 from duet_rpc.errors import InvalidParams
+from duet_rpc.methods.parameters import Parameters
 
 
 class Colour(enum.Enum):

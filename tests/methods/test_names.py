@@ -8,7 +8,7 @@ import pytest
 from msgspec import Meta, Raw
 
 from duet_rpc import Name, Service, UsageError, Whole
-from duet_rpc.engine.names import WholeMark, find_rule, read_name
+from duet_rpc.methods.names import WholeMark, find_rule, read_name
 
 
 @pytest.mark.clause("params-2")
