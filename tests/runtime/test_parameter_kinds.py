@@ -597,11 +597,40 @@ async def test_no_params_are_the_default() -> None:
 
     async with testing.connect(service) as client:
         none: Any
-        for none in (None, {}, [], Raw(b" [ ] "), {"_meta": {}}):
+        for none in (None, {}, [], Raw(b" [ ] "), Raw(b"{ }"), {"_meta": {}}):
             await client.call("take", none)
         await client.call("take", {"id": 1})
         assert await client.call("count") == 0
-    assert seen == [*[None] * 5, Note(id=1)]
+    assert seen == [*[None] * 6, Note(id=1)]
+
+
+@pytest.mark.clause("params-4")
+async def test_a_default_of_all_params_is_fresh_for_each_call() -> None:
+    service = Service()
+
+    @service.query
+    def add(params: Whole[dict[str, int]] = {}) -> int:  # noqa: B006  (which is what is tested)
+        params[str(len(params))] = 1
+        return len(params)
+
+    async with testing.connect(service) as client:
+        assert [await client.call("add") for _ in range(2)] == [1, 1]
+
+
+class WithKey(msgspec.Struct):
+    idempotency_key: str
+
+
+async def test_a_key_that_does_not_fit_a_type_that_has_one_is_named_as_such() -> None:
+    service = Service()
+
+    @service.command
+    def take(params: Whole[WithKey]) -> None: ...
+
+    async with testing.connect(service) as client:
+        with pytest.raises(InvalidParams) as refused:
+            await client.call("take", Raw(b'{"idempotency_key":5}'))
+    assert refused.value.data["expected"] == "string"
 
 
 @pytest.mark.clause("params-4")

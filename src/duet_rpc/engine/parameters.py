@@ -13,7 +13,14 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.engine.hints import UNKNOWN, bound_nesting
-from duet_rpc.engine.signature import Adapter, CallSource, Parameter, Signature, read_signature
+from duet_rpc.engine.signature import (
+    Adapter,
+    CallSource,
+    Parameter,
+    Signature,
+    fresh_default,
+    read_signature,
+)
 from duet_rpc.engine.wording import explain, invalid, type_name
 from duet_rpc.errors import InvalidParams
 from duet_rpc.wire import surrogates
@@ -153,7 +160,7 @@ class Parameters:
             by_name = text[0] == 0x7B and len(self.whole.members) > 0
             hints, rest = (self.whole.members, None) if by_name else (hints, self.listed[0].name)
         refused = explain(error, text, hints, self._positions, rest)
-        if refused.data["param"] == KEY and KEY not in self._hints:
+        if refused.data["param"] == KEY and KEY not in hints:
             return invalid(KEY, f"no key ({self._method} is a query)", "a key")
         return refused
 
@@ -225,7 +232,7 @@ class Parameters:
             elif parameter.required:
                 fields[name] = (argument, hint)
             else:
-                fields[name] = (argument, hint, _default(parameter.default))
+                fields[name] = (argument, hint, fresh_default(parameter.default))
         if not array_like:
             # What travels beside the params is part of the struct, so that it costs no second pass.
             if self.takes_key:
@@ -253,16 +260,6 @@ def _make_whole(
     from duet_rpc.engine.whole import WholeParams  # here: few services need it
 
     return WholeParams(method, parameter, takes_key=takes_key, beside=beside)
-
-
-def _default(value: Any) -> Any:
-    """Give a default to msgspec; one that a handler could change is copied for each call."""
-    match value:
-        case list() | dict() | set() | bytearray():
-            return msgspec.field(default_factory=value.copy)
-        case msgspec.Struct():
-            return msgspec.field(default_factory=lambda: msgspec.structs.replace(value))
-    return value
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:

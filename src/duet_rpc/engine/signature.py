@@ -36,6 +36,16 @@ class Parameter(msgspec.Struct, frozen=True):
     """What the handler calls it."""
 
 
+def fresh_default(value: Any) -> Any:
+    """Give a default to msgspec; one that a handler could change is copied for each call."""
+    match value:
+        case list() | dict() | set() | bytearray():
+            return msgspec.field(default_factory=value.copy)
+        case msgspec.Struct():
+            return msgspec.field(default_factory=lambda: msgspec.structs.replace(value))
+    return value
+
+
 class CallSource(msgspec.Struct, frozen=True):
     """The call of a handler as Python text, from which adapters are compiled.
 

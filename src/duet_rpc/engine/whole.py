@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from duet_rpc.engine.members import list_alternatives, list_members
-from duet_rpc.engine.signature import Parameter
+from duet_rpc.engine.signature import Parameter, fresh_default
 from duet_rpc.engine.wording import type_name
 from duet_rpc.errors import UsageError
 from duet_rpc.wire.models import make_model
@@ -50,7 +50,10 @@ class WholeParams:
         self._beside = (META, KEY, *beside) if takes_key else (META, *beside)
         is_raw = parameter.hint is Raw
         self._kept = {name for name in self._beside if is_raw or name in self.members}
-        fields: list[Any] = [(parameter.argument, Any)]
+        field = (parameter.argument, Any)
+        fields: list[Any] = [
+            field if parameter.required else (*field, fresh_default(parameter.default))
+        ]
         fields += [(name, Raw | UnsetType, UNSET) for name in self._beside]
         self.struct: type[msgspec.Struct] = msgspec.defstruct(
             "Params", fields, module=f"duet_rpc.wire.params.{method}", kw_only=True
@@ -61,12 +64,11 @@ class WholeParams:
     ) -> Any:
         """Make the value of all params; raises what the decoder raises."""
         text, beside = self.part(params)
-        if not self._parameter.required and text in (b"{}", b"[]"):
-            value = self._parameter.default
-        elif text[0] not in b"{[":
+        if text[0] not in b"{[":
             raise ValueError("params are an object or an array")
-        else:
-            value = decode(self._decoder, text)
+        if not self._parameter.required and not text[1:-1].strip():
+            return self.struct(**beside)
+        value = decode(self._decoder, text)
         return self.struct(**{self._parameter.argument: value}, **beside)
 
     def part(self, params: bytes | None) -> tuple[bytes, dict[str, Raw]]:

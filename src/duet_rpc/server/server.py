@@ -82,9 +82,9 @@ class Server:
     ) -> str | None:
         """Serve on stdin and stdout until the client ends it, or on a socket until a signal does.
 
-        SIGINT, SIGTERM and SIGHUP end either. `on_start` is called with the address as soon as clients can
-        connect to a socket; on stdio it is called with what drives the connection. Returns why it ended:
-        "exit", "end of input", "SIGTERM" and so on.
+        SIGINT, SIGTERM and SIGHUP end either. `on_start` is called with the address as soon as
+        clients can connect to a socket; on stdio, with what drives the connection. Returns why it
+        ended: "exit", "end of input", "SIGTERM" and so on.
         """
         from duet_rpc.server.endpoints import SocketEndpoint, Stdio
 
@@ -240,8 +240,8 @@ def add_own_methods(
 ) -> Service:
     """Add what every server has, unless the service defines its own: how it is described and ended.
 
-    `levels` are those of the log. `end` is called with why the server is to end; with `part` a client ends
-    its own connection only, and `part` is called with its reason.
+    `levels` are those of the log. `end` is called with why the server is to end; with `part` a
+    client ends its own connection only, and `part` is called with which.
     """
     from duet_rpc.server.builtin import builtin_methods, parting_methods
 
