@@ -121,6 +121,45 @@ def test_a_request_that_never_ends_does_not_keep_the_daemon(
         assert not [message for message in daemon.messages if message.get("id") == "running"]
 
 
+SHORT = """
+import time
+from collections.abc import AsyncIterator, Iterator
+from duet_rpc import Service
+
+service = Service()
+
+@service.lifespan
+{lifespan}
+    yield
+    print("closed")
+
+@service.query
+def nap() -> None:
+    print("napping")
+    time.sleep(0.04)
+"""
+LIFESPANS = {
+    "threads": "def opened() -> Iterator[None]:",
+    "loop": "async def opened() -> AsyncIterator[None]:",
+}
+
+
+@pytest.mark.clause("daemon-9", "lifespan-3")
+@pytest.mark.parametrize("host", LIFESPANS)
+def test_short_requests_one_after_the_other_do_not_keep_the_daemon(
+    tmp_path: Path, host: str
+) -> None:
+    source = SHORT.format(lifespan=LIFESPANS[host])
+    with serve(tmp_path, source, "--policy", "editor") as daemon:
+        daemon.send(b"".join(request("nap", id=id) for id in range(100)))
+        daemon.wait_for_log("napping")
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait() == 0
+        assert sorted(message["id"] for message in daemon.messages) == list(range(100))
+        assert daemon.error(99)["code"] == -32018
+        assert "closed" in daemon.log and "although" not in daemon.log
+
+
 def test_what_waits_behind_a_request_that_never_ends_is_refused(tmp_path: Path) -> None:
     with serve(tmp_path, SYNC) as daemon:
         daemon.send(request("nap", id="running"))

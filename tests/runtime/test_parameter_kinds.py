@@ -634,6 +634,18 @@ async def test_a_key_that_does_not_fit_a_type_that_has_one_is_named_as_such() ->
 
 
 @pytest.mark.clause("params-4")
+async def test_an_empty_object_with_a_space_is_the_default() -> None:
+    service = Service()
+
+    @service.query
+    def take(params: Whole[dict[str, int]] = {"a": 1}) -> Any:  # noqa: B006
+        return params
+
+    async with testing.connect(service) as client:
+        assert await client.call("take", Raw(b"{ }")) == {"a": 1}
+
+
+@pytest.mark.clause("params-4")
 async def test_a_context_sees_what_travels_beside_all_params() -> None:
     service = Service()
 

@@ -1,6 +1,7 @@
 """Links of whole messages: boundaries, backpressure, and the end."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -96,6 +97,27 @@ async def test_a_peer_that_does_not_read_stops_the_server_and_loses_nothing() ->
         assert await reader.read() == SUM % (number, number)
     assert not host.connection.congested
     host.close()
+    workers.close()
+
+
+@pytest.mark.parametrize("max_unread", [2, 64])
+async def test_a_peer_that_closes_without_reading_ends_the_connection(max_unread: int) -> None:
+    ours, theirs = message_pair(max_unread)
+    workers = Workers()
+    host = serve(theirs, workers)
+    for number in (1, 2, 3):
+        with contextlib.suppress(BlockingIOError):
+            ours.send(ADD % (number, number))
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert ours.unread == min(3, max_unread) and host.behind == (max_unread == 2)
+    ours.close()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert host.closed
+    assert ours.unread == 0
+    with pytest.raises(BrokenPipeError):
+        theirs.send(b"1")
     workers.close()
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from duet_rpc.context import Origin
@@ -165,7 +166,7 @@ def _run_on_threads(
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + 30 * MAX_NESTED))
     life.on_end = host.wake
     life.on_stop = host.connection.requests.close_down
-    life.on_last_chance = lambda: host.post(host.connection.refuse_queued)
+    life.on_last_chance = partial(_refuse_queued, host)
     stand_in = StandIn(host, until=lambda: life.ending)
     drive(start_lifespan(lifespan, life))
     on_start(host)
@@ -180,6 +181,13 @@ def _run_on_threads(
         host.turn(seconds)
     host.connection.close()
     drive(end_lifespan(lifespan, life, logs))
+
+
+def _refuse_queued(host: ThreadHost) -> None:
+    """Refuse what has not begun; any thread."""
+    # At once, for our thread may go from one short handler to the next and never look at its mail.
+    host.connection.requests.close_down()
+    host.post(host.connection.refuse_queued)
 
 
 def _run_on_loop(make: "Callable[[], Served]", life: Life, lifespan: Lifespan, logs: Logs) -> bool:

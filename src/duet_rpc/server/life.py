@@ -240,8 +240,11 @@ async def drain_on_loop(
 def refuse_for_loop(hosts: "Iterable[LoopHost]") -> None:
     """Refuse what has not begun, although a handler may block the loop; on any thread."""
     for host in hosts:
+        # Without the lock: the loop keeps it while it goes from one short handler to the next.
+        host.connection.requests.close_down()
+    for host in hosts:
         if not host.lock.acquire(timeout=TICK):
-            return  # a `def` that is declared inline and blocks holds it
+            return  # a `def` that runs on the loop holds it
         try:
             if not host.closed:
                 host.connection.refuse_queued()

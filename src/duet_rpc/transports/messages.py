@@ -7,6 +7,7 @@ thread of one event loop.
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 MAX_UNREAD = 64
@@ -19,7 +20,10 @@ class MessageChannel:
     is_file = False
 
     def __init__(self, transmit: Callable[[bytes], bool]) -> None:
-        """`transmit` sends one message; it returns False if the transport cannot take it now."""
+        """`transmit` sends one message; it returns False if the transport cannot take it now.
+
+        It raises `BrokenPipeError` if no one will take it any more.
+        """
         self._transmit = transmit
         self._unread: deque[bytes] = deque()
         self._ended = self._closed = False
@@ -32,6 +36,11 @@ class MessageChannel:
         """Called when our host has read a message."""
 
     # For the transport.
+
+    @property
+    def closed(self) -> bool:
+        """Whether our host has closed the link."""
+        return self._closed
 
     @property
     def unread(self) -> int:
@@ -101,6 +110,7 @@ class MessageChannel:
         if not self._closed:
             self._closed = True
             self._on_readable = self._on_writable = None
+            self._unread.clear()
             self.on_close()
 
     def _call_reader(self) -> None:
@@ -123,6 +133,8 @@ def message_pair(max_unread: int = MAX_UNREAD) -> tuple[MessageChannel, MessageC
     def transmit_to(find: Callable[[], MessageChannel]) -> Callable[[bytes], bool]:
         def transmit(message: bytes) -> bool:
             other = find()
+            if other.closed:
+                raise BrokenPipeError
             if other.unread >= max_unread:
                 return False
             other.deliver(message)
@@ -132,7 +144,12 @@ def message_pair(max_unread: int = MAX_UNREAD) -> tuple[MessageChannel, MessageC
 
     first = MessageChannel(transmit_to(lambda: second))
     second = MessageChannel(transmit_to(lambda: first))
+
+    def part_from(other: MessageChannel) -> None:
+        other.end()
+        other.resume_sending()  # so that it sees that no one takes what it keeps
+
     for one, other in ((first, second), (second, first)):
-        one.on_close = other.end
+        one.on_close = partial(part_from, other)
         one.on_read = other.resume_sending
     return first, second
