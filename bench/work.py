@@ -172,6 +172,7 @@ def payload(kind: str, size: int) -> Path:
                 }
                 for number in range(size // 97)
             ]
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value, separators=(",", ":")), encoding="utf-8")
     return path
 
