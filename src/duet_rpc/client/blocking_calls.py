@@ -6,7 +6,6 @@ Most of the module are signatures, each of them three times: so type checkers kn
 """
 
 import threading
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from duet_rpc.client.base import BaseClient
@@ -22,22 +21,13 @@ from duet_rpc.client.options import (
 from duet_rpc.client.outcomes import Outcome
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.engine.calls import encode_params
+from duet_rpc.engine.steps import drive
 
 if TYPE_CHECKING:
     from duet_rpc.client.blocking_streams import BlockingStream
     from duet_rpc.client.stream_call import StreamCall
 
 T = TypeVar("T")
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends to its end."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise AssertionError("the blocking client never suspends")
 
 
 class BlockingCalls(BaseClient):
@@ -113,7 +103,7 @@ class BlockingCalls(BaseClient):
         self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
     ) -> Any:
         """Call a method that changes nothing; it is tried again as `retry` says."""
-        return run(self._core.query(method, params, returns, **options))
+        return drive(self._core.query(method, params, returns, **options))
 
     @overload
     def command(
@@ -131,7 +121,7 @@ class BlockingCalls(BaseClient):
         `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
         another process. A server that cannot know what became of it then does not run it again.
         """
-        return run(self._core.command(method, params, returns, **options))
+        return drive(self._core.command(method, params, returns, **options))
 
     @overload
     def stream(
@@ -179,7 +169,7 @@ class BlockingCalls(BaseClient):
 
         `returns` is the type to decode the command's result into.
         """
-        return run(self._core.outcome(method, key, returns, **options))
+        return drive(self._core.outcome(method, key, returns, **options))
 
     def notify(self, method: str, params: Any = None) -> None:
         """Send a notification; waits while the server does not read, up to the usual timeout."""
@@ -230,4 +220,4 @@ class BlockingBatch(BaseBatch):
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
-            run(self._sender.send(self._items, one_by_one=self._one_by_one))
+            drive(self._sender.send(self._items, one_by_one=self._one_by_one))
