@@ -849,7 +849,7 @@ def test_the_refusal_of_a_line_says_the_limit() -> None:
     assert fault.error.data == {"reason": "oversize", "detail": "send less at once", "limit": 50}
 
 
-def test_a_large_line_is_handed_over_join_frame() -> None:
+def test_a_large_line_is_handed_over_in_one_piece() -> None:
     framing = LineFraming()
     wire = LARGE.replace(b"\n", b"") + b"\n"
     events = [
