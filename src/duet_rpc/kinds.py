@@ -1,6 +1,11 @@
-"""What a command promises; known to services, which need not load the ledger for it."""
+"""What methods promise; known to services, which need not load the ledger or the engine for it."""
 
 import enum
+from typing import Literal, TypeAlias
+
+WhenSlow: TypeAlias = Literal["lagged", "drop-oldest", "wait"]
+"""What a subscription does whose subscriber is too slow: it ends, drops the oldest item, or waits.
+"""
 
 
 class Promise(enum.Enum):

@@ -4,7 +4,6 @@ from math import inf
 from typing import Any, TypeGuard
 
 from duet_rpc.errors import UsageError
-from duet_rpc.startup import pattern
 
 SECONDS = "seconds above 0, or None for no bound"
 TIME_LEFT = "seconds, 0 or more, or None for no bound"
@@ -14,16 +13,6 @@ def check(name: str, value: Any, is_sound: bool, accepted: str) -> None:
     """Refuse an option that cannot work, and say what can."""
     if not is_sound:
         raise UsageError(f"{name} is {value!r}; give {accepted}")
-
-
-HIDDEN = "***"
-"""Stands where a password stood."""
-
-
-def without_password(url: str) -> str:
-    """Show a URL that someone gave, without the password in it."""
-    url = pattern(r"(://[^/:@]*:)[^/]*@").sub(rf"\1{HIDDEN}@", url)
-    return pattern(r"(?i)((?:^|[?&\s])(?:ssl)?passw(?:or)?d=)[^&\s]+").sub(rf"\1{HIDDEN}", url)
 
 
 def is_number(value: Any) -> bool:

@@ -21,7 +21,7 @@ from duet_rpc.context import Context
 from duet_rpc.errors import RpcError
 from duet_rpc.forks import tell_in_child
 from duet_rpc.hosts.loggers import HANDLERS, LEVELS, request_logger, severity_of
-from duet_rpc.server.redaction import SECRET_WORDS, redact
+from duet_rpc.redaction import SECRET_WORDS, redact
 from duet_rpc.tracebacks import format_places
 from duet_rpc.transports.channel import sender
 from duet_rpc.transports.outbox import Outbox

@@ -1,4 +1,4 @@
-"""Redaction: takes the common forms of secrets out of texts that are logged.
+"""Redaction: takes secrets out of texts that are logged or shown, and passwords out of URLs.
 
 A help and not a promise: no pattern knows every secret.
 """
@@ -9,6 +9,9 @@ from duet_rpc.startup import pattern
 
 if TYPE_CHECKING:
     import re
+
+HIDDEN = "***"
+"""Stands where a password stood."""
 
 SECRET_WORDS = (
     "token",
@@ -45,12 +48,24 @@ _HOMES = r"/(?:home|Users)/[^/\s\"':]+|/root(?=/)"
 
 def redact(text: str) -> str:
     """Take out the common forms of secrets, and whose home a path is in; a help, not a promise."""
-    if "=" in text or ":" in text or " " in text:
+    if _may_hold_secret(text):
         text = pattern(_SECRETS).sub(_mask, text)
     return pattern(_HOMES).sub("~", text) if "/" in text else text
+
+
+def _may_hold_secret(text: str) -> bool:
+    """Tell whether a text is worth the pattern, which takes a millisecond to compile."""
+    folded = text.casefold()
+    return any(mark in text for mark in "=:,") or "bearer" in folded or "basic" in folded
 
 
 def _mask(found: "re.Match[str]") -> str:
     if (before := found["before"]) is not None:
         return f"{before}{found['quote'] or ''}***{found['closing'] or ''}"
     return f"{found['header'] or found['scheme'] or found['url']}***"
+
+
+def without_password(url: str) -> str:
+    """Show a URL that someone gave, without the password in it."""
+    url = pattern(r"(://[^/:@]*:)[^/]*@").sub(rf"\1{HIDDEN}@", url)
+    return pattern(r"(?i)((?:^|[?&\s])(?:ssl)?passw(?:or)?d=)[^&\s]+").sub(rf"\1{HIDDEN}", url)
