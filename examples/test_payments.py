@@ -9,7 +9,6 @@ with duet-rpc.
 
 import asyncio
 import uuid
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from payments_demo import create_tables, hold, serve, wait_for_payment
 
 ORDER = {"source": "ada", "target": "ben", "cents": 2500}
 connect = partial(testing.connect, payments, policy=PRODUCTION, store=URL)
-MakeClient = Callable[..., blocking.Client]
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +31,7 @@ def tables() -> None:
 
 
 @pytest.fixture
-def client(rpc_client: MakeClient) -> blocking.Client:
+def client(rpc_client: testing.MakeClient) -> blocking.Client:
     return rpc_client(payments, policy=PRODUCTION, store=URL)
 
 
@@ -79,7 +77,7 @@ def test_a_retry_gets_the_first_outcome(client: blocking.Client, key: str) -> No
         client.command("payments.pay", ORDER | {"cents": 1}, key=key)
 
 
-def test_a_pool_without_connections_is_busy(rpc_client: MakeClient) -> None:
+def test_a_pool_without_connections_is_busy(rpc_client: testing.MakeClient) -> None:
     empty = Pool([], patience=0.01)
     client = rpc_client(payments, policy=PRODUCTION, store=URL, override={Pool: empty})
     with pytest.raises(Busy):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import Client, Context, Service
+from duet_rpc import Client, Context, Service, testing
 from duet_rpc.errors import (
     CallTimeout,
     ConnectFailed,
@@ -85,12 +85,12 @@ async def test_a_handlers_log_goes_to_logging(caplog: pytest.LogCaptureFixture) 
     assert "noted" in caplog.text
 
 
-async def test_the_fixture_connects(rpc_connect: Any) -> None:
+async def test_the_fixture_connects(rpc_connect: testing.Connect) -> None:
     async with rpc_connect(SERVICE) as client:
         assert await client.call("add", [1, 2]) == 3
 
 
-def test_the_fixture_makes_blocking_clients(rpc_client: Any) -> None:
+def test_the_fixture_makes_blocking_clients(rpc_client: testing.MakeClient) -> None:
     one, other = rpc_client(SERVICE), rpc_client(SERVICE, framing="ndjson")
     assert one.call("add", [1, 2]) + other.call("add", [3, 4]) == 10
 
@@ -114,7 +114,7 @@ def test_it(rpc_client, rpc_no_leaks):
     assert finished.returncode == 0, finished.stdout
 
 
-def test_the_fixture_runs_on_the_clock_that_jumps(rpc_run: Any) -> None:
+def test_the_fixture_runs_on_the_clock_that_jumps(rpc_run: testing.RunOnClock) -> None:
     async def story() -> float:
         await asyncio.sleep(3600)
         return now()
@@ -340,7 +340,7 @@ def failing() -> Service:
 
 
 def test_the_log_of_the_server_leads_to_what_failed(
-    rpc_client: Any, caplog: pytest.LogCaptureFixture
+    rpc_client: testing.MakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(InternalError) as caught:
         rpc_client(failing()).call("fail")

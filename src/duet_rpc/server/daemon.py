@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from duet_rpc.collector import pause_collector
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
@@ -21,14 +22,6 @@ from duet_rpc.hosts.threads import MAX_NESTED, ThreadHost
 from duet_rpc.hosts.watch import StandIn
 from duet_rpc.ledger.commands import store_words
 from duet_rpc.server.endpoints import SocketEndpoint, Stdio
-from duet_rpc.server.life import (
-    TICK,
-    Drain,
-    Life,
-    drain_on_loop,
-    refuse_for_loop,
-    shutdown_methods,
-)
 from duet_rpc.server.lifespan import (
     Lifespan,
     LifespanFailed,
@@ -37,6 +30,16 @@ from duet_rpc.server.lifespan import (
 )
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server, assemble_dispatcher
+from duet_rpc.server.shutdown import (
+    FACE_GRACE,
+    GRACE,
+    TICK,
+    Drain,
+    Life,
+    drain_on_loop,
+    refuse_for_loop,
+    shutdown_methods,
+)
 from duet_rpc.tracebacks import OwnFault
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.stdio import take_stdio
@@ -89,7 +92,7 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
             ' `if __name__ == "__main__":`'
         )
     channel = take_stdio()
-    life = Life(logs)
+    life = Life(logs, grace=GRACE if server.face is None else FACE_GRACE)
     lifespan = Lifespan(server.dependencies)
     dispatcher = assemble_dispatcher(
         server, logs, values=lifespan.values, levels=logs, end=life.speak
@@ -97,10 +100,10 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
     # The messages that ask for the end start its clock also when they have to wait.
     options = ConnectionOptions(
         origin=Origin(connection_id="stdio", transport="stdio"),
-        shutdown_methods=shutdown_methods(server.service),
+        shutdown_methods=shutdown_methods(server),
         on_shutdown_queued=life.end,
     )
-    connected = channel, dispatcher, endpoint.make_framing(server.policy), options
+    connected = channel, dispatcher, endpoint.make_framing(server.policy, server.face), options
     logs.begin(__version__, **store_words(server.service, server.commands))
     if os.isatty(channel.read_fd):
         logs.note("info", "waiting for messages from this terminal; Ctrl-D ends")
@@ -108,7 +111,8 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
 
     def start(host: Any) -> None:
         on_start(host)
-        server.commands.begin()  # no sooner: what lies in the pipe has waited until it is read
+        # No sooner: what lies in the pipe has waited until it is read.
+        server.commands.begin(lambda: host.turns)
 
     try:
         if not _needs_loop(dispatcher, lifespan):
@@ -170,6 +174,7 @@ def _run_on_threads(
     stand_in = StandIn(host, until=lambda: life.ending)
     drive(start_lifespan(lifespan, life))
     on_start(host)
+    host.connection.begin()
     while not life.ending:
         host.turn()
         if host.outbox.lost:
@@ -179,7 +184,7 @@ def _run_on_threads(
     drain = Drain(host, until, nullcontext(), lambda: life.lingers)
     while (seconds := drain.step()) is not None:
         host.turn(seconds)
-    host.connection.close()
+    host.close()
     drive(end_lifespan(lifespan, life, logs))
 
 
@@ -192,7 +197,8 @@ def _refuse_queued(host: ThreadHost) -> None:
 
 def _run_on_loop(make: "Callable[[], Served]", life: Life, lifespan: Lifespan, logs: Logs) -> bool:
     """Serve on an event loop until the end; return whether every handler has ended in time."""
-    import asyncio
+    with pause_collector():
+        import asyncio
 
     async def serve() -> bool:
         loop = asyncio.get_running_loop()
@@ -254,9 +260,10 @@ class _StdioOnLoop:
     """
 
     def __init__(self, connected: "Connected", life: Life, logs: Logs, on_start: OnStart) -> None:
-        from duet_rpc.hosts.loop import LoopHost
-        from duet_rpc.hosts.watch import LoopWatch
-        from duet_rpc.hosts.workers import Workers
+        with pause_collector():
+            from duet_rpc.hosts.loop import LoopHost
+            from duet_rpc.hosts.watch import LoopWatch
+            from duet_rpc.hosts.workers import Workers
 
         self._life = life
         self._on_start = on_start

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from duet_rpc.engine.face import MakeFace
     from duet_rpc.policy import Policy
 
     class SocketOptions(TypedDict, total=False):
@@ -41,15 +42,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """Whether others than the starter of this process may be at the other end."""
 
     framing: FramingName = "lsp"
-    """How messages are told apart: "lsp" (headers), "ndjson" (lines), or "auto"."""
+    """How messages are told apart: "lsp" (headers), "ndjson" (lines), or "auto". Agents have no
+    headers: in place of "lsp" they are served lines."""
 
     def __post_init__(self) -> None:
         check_framing(self.framing)
 
-    def make_framing(self, policy: "Policy") -> Framing:
+    def make_framing(self, policy: "Policy", face: "MakeFace | None" = None) -> Framing:
         """Make the framing of one connection."""
         return make_framing(
-            self.framing,
+            self.framing if face is None or self.framing != "lsp" else face.framing,
             max_message_bytes=policy.max_message_bytes,
             max_header_bytes=policy.max_header_bytes,
             keeps_ends=True,

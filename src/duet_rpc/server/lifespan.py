@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from duet_rpc.around.dependencies import Dependencies
     from duet_rpc.engine.connection import Connection
-    from duet_rpc.server.life import Life
     from duet_rpc.server.logs import Logs
+    from duet_rpc.server.shutdown import Life
 
 TEARDOWN = 0.4
 """Seconds of a daemon's last ones that are kept for its lifespans, if it has any."""

@@ -13,20 +13,21 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.queue import Budget
-from duet_rpc.errors import Overloaded
+from duet_rpc.errors import Overloaded, ShuttingDown
 from duet_rpc.forks import tell_in_child
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.watch import LoopWatch
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.server.endpoints import SocketEndpoint
-from duet_rpc.server.life import drain_on_loop, refuse_for_loop, shutdown_methods
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server, assemble_dispatcher
+from duet_rpc.server.shutdown import drain_on_loop, refuse_for_loop, shutdown_methods
 from duet_rpc.transports.address import TcpTarget, UnixTarget
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import file_of, is_loopback, peer_uid, remove_unix
@@ -71,10 +72,11 @@ class Listener:
         self._workers = Workers()
         self._budget = Budget(endpoint.max_queued_bytes)
         self._commands = server.commands
+        self._make_framing = partial(endpoint.make_framing, server.policy, server.face)
         self._dispatcher = assemble_dispatcher(
             server, logs, values=values, shares_thread=True, levels=logs, part=self._retire
         )
-        self._shutdown_methods = shutdown_methods(server.service)
+        self._shutdown_methods = shutdown_methods(server)
         self._lock = threading.RLock()
         has_async = any(method.is_async for method in server.service)
         self._watch = LoopWatch(lambda: list(self.hosts.values()), logs) if has_async else None
@@ -82,6 +84,7 @@ class Listener:
         self._accepting = False
         self._parting: set[_Parting] = set()
         self._refused = 0
+        self._past_reads = 0
         self._is_copy = False
         tell_in_child(self)
 
@@ -103,11 +106,14 @@ class Listener:
         path = getattr(self.address, "path", "")
         shown = f"unix:{os.path.basename(path)}" if path else self.address
         self._logs.note("info", "listening", address=shown)
-        self._commands.begin()
+        self._commands.begin(self._count_reads)
         if self._watch is not None:
             self._watch.begin()
         self._accept()
         self._on_start(str(self.address))
+
+    def _count_reads(self) -> int:
+        return self._past_reads + sum(host.turns for host in self.hosts.values())
 
     def _accept(self) -> None:
         if not self._accepting and self._listening.fileno() >= 0:
@@ -146,6 +152,7 @@ class Listener:
         """Read no more from a connection; it closes when everything is answered."""
         host = self.hosts[id]
         host.connection.requests.close_down()
+        host.connection.requests.end_subscriptions(ShuttingDown())
         host.input_ended = True
 
     # Connections come and go.
@@ -187,7 +194,7 @@ class Listener:
         host = LoopHost(
             channel,
             self._dispatcher,
-            self._endpoint.make_framing(self._dispatcher.policy),
+            self._make_framing(),
             ConnectionOptions(
                 origin=origin,
                 closes_on_lost_boundary=True,
@@ -214,6 +221,7 @@ class Listener:
     def _left(self, host: LoopHost) -> None:
         id = host.connection.requests.origin.connection_id
         del self.hosts[id]
+        self._past_reads += host.turns
         stats = host.connection.requests.stats
         self._logs.note("info", "disconnected", connection_id=id, requests=stats.requests)
 
@@ -229,7 +237,7 @@ class Listener:
             )
         refusal = Overloaded(data={"retry_after_ms": _RETRY_AFTER_MS})
         try:
-            framing = self._endpoint.make_framing(self._dispatcher.policy)
+            framing = self._make_framing()
             connected.setblocking(False)
             connected.send(framing.encode(encode_error(NULL, refusal)))
             connected.shutdown(socket.SHUT_WR)

@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from duet_rpc.collector import pause_collector
 from duet_rpc.errors import UsageError
 from duet_rpc.ledger.commands import Commands, ReadConnections
 from duet_rpc.options import check
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from duet_rpc.around.dependencies import Dependencies
     from duet_rpc.engine.dispatch import Dispatcher
+    from duet_rpc.engine.face import MakeFace
     from duet_rpc.engine.log import Log
     from duet_rpc.hooks import Hooks
     from duet_rpc.ledger import Ledger, Store
@@ -56,6 +58,7 @@ class Server:
         dialect: Dialect | DialectName = JSONRPC,
         hooks: "Sequence[Hooks]" = (),
         override: Mapping[Any, Any] | None = None,
+        face: "MakeFace | None" = None,
     ) -> None:
         if not isinstance(service, Service):
             raise UsageError(f"a server serves a Service, not {service!r}")
@@ -66,7 +69,8 @@ class Server:
         is_flag = isinstance(log_exception_text, bool)
         check("log_exception_text", log_exception_text, is_flag, "True or False")
         self.service = service
-        self.dialect: Dialect = find_dialect(dialect)
+        self.face: MakeFace | None = face
+        self.dialect: Dialect = find_dialect(dialect if face is None else face.dialect)
         self.hooks: Sequence[Hooks] = _check_hooks(service, hooks)
         self.log_exception_text = log_exception_text
         self.policy: Policy = policy if policy is not None else EDITOR
@@ -86,15 +90,13 @@ class Server:
         clients can connect to a socket; on stdio, with what drives the connection. Returns why it
         ended: "exit", "end of input", "SIGTERM" and so on.
         """
-        from duet_rpc.server.endpoints import SocketEndpoint, Stdio
+        with pause_collector():
+            from duet_rpc.server.daemon import run_on_socket, run_on_stdio
+            from duet_rpc.server.endpoints import SocketEndpoint, Stdio
 
         if isinstance(endpoint, Stdio):
-            from duet_rpc.server.daemon import run_on_stdio
-
             run = partial(run_on_stdio, self, endpoint)
         elif isinstance(endpoint, SocketEndpoint):
-            from duet_rpc.server.daemon import run_on_socket
-
             run = partial(run_on_socket, self, endpoint, endpoint.listen())
         else:
             raise UsageError(_NO_ENDPOINT.format(endpoint))
@@ -274,14 +276,20 @@ def assemble_dispatcher(
     from duet_rpc.engine.dispatch import make_dispatcher
 
     service, commands, dialect = server.service, server.commands, server.dialect
-    dependencies = server.dependencies
+    dependencies, face = server.dependencies, server.face
+    served = (
+        add_own_methods(service, commands, dialect=dialect, levels=levels, end=end, part=part)
+        if face is None
+        else face.extend(service)
+    )
     return make_dispatcher(
-        add_own_methods(service, commands, dialect=dialect, levels=levels, end=end, part=part),
+        served,
         server.policy,
         ledger=commands,
         log=log,
         shares_thread=shares_thread,
         dialect=dialect,
+        face=face,
         hooks=server.hooks,
         bind=None
         if dependencies is None

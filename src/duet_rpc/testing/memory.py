@@ -33,6 +33,7 @@ from duet_rpc.wire.framing import framing as make_framing
 
 if TYPE_CHECKING:
     from duet_rpc import blocking
+    from duet_rpc.engine.face import MakeFace
     from duet_rpc.hooks import Hooks
     from duet_rpc.ledger import Ledger, Store
 
@@ -50,6 +51,7 @@ async def connect(
     hooks: "Sequence[Hooks]" = (),
     override: Mapping[Any, Any] | None = None,
     client_hooks: "Sequence[Hooks]" = (),
+    face: "MakeFace | None" = None,
     **client_options: Unpack[CommonOptions],
 ) -> AsyncIterator[Client]:
     """Serve a service in the running loop and give a `Client` that is connected to it.
@@ -61,20 +63,26 @@ async def connect(
     server, and its `errors` are those of the service unless others are given. With `reconnect` the
     client finds the same service again after a loss. What the two say to each other passes through
     the `wire`, if there is one.
+    With a `face`, such as `duet_rpc.mcp.Mcp()`, the client speaks its protocol:
+    `client.call("tools/list")`.
     Without a `server_log` the server tells the logger `duet_rpc` of Python's `logging`, which
     pytest shows with a test that fails.
     """
     framing = client_options.get("framing", "lsp")
-    dialect = find_dialect(client_options.get("dialect", JSONRPC))
+    dialect = find_dialect(client_options.setdefault("dialect", _usual_dialect(face)))
     client_options.setdefault("errors", service)
     server = MemoryServer(
-        service, policy, store, framing, wire, server_log, dialect, hooks, override
+        service, policy, store, framing, wire, server_log, dialect, hooks, override, face
     )
     client = Client(server, policy=client_policy, hooks=client_hooks, **client_options)
     if isinstance(server.workers, _CountedWorkers):
         client._workers = _CountedWorkers(server.workers.loop)
     async with server, client:
         yield client
+
+
+def _usual_dialect(face: "MakeFace | None") -> Dialect:
+    return JSONRPC if face is None else face.dialect
 
 
 @contextlib.contextmanager
@@ -90,13 +98,14 @@ def connect_blocking(
     hooks: "Sequence[Hooks]" = (),
     override: Mapping[Any, Any] | None = None,
     client_hooks: "Sequence[Hooks]" = (),
+    face: "MakeFace | None" = None,
     **client_options: Unpack[CommonOptions],
 ) -> "Iterator[blocking.Client]":
     """Do the same for a `blocking.Client`; the server runs in the loop of a thread of its own."""
     from duet_rpc.blocking import Client as BlockingClient
 
     framing = client_options.get("framing", "lsp")
-    dialect = find_dialect(client_options.get("dialect", JSONRPC))
+    dialect = find_dialect(client_options.setdefault("dialect", _usual_dialect(face)))
     client_options.setdefault("errors", service)
     with loop_in_thread() as loop:
         ready: Future[MemoryServer] = Future()
@@ -105,7 +114,16 @@ def connect_blocking(
         async def serve() -> None:  # in one task, in which its lifespans start and end
             try:
                 server = MemoryServer(
-                    service, policy, store, framing, wire, server_log, dialect, hooks, override
+                    service,
+                    policy,
+                    store,
+                    framing,
+                    wire,
+                    server_log,
+                    dialect,
+                    hooks,
+                    override,
+                    face,
                 )
                 async with server:
                     ready.set_result(server)
@@ -167,9 +185,16 @@ class MemoryServer:
         dialect: Dialect = JSONRPC,
         hooks: "Sequence[Hooks]" = (),
         override: Mapping[Any, Any] | None = None,
+        face: "MakeFace | None" = None,
     ) -> None:
         server = Server(
-            service, policy=policy, store=store, dialect=dialect, hooks=hooks, override=override
+            service,
+            policy=policy,
+            store=store,
+            dialect=dialect,
+            hooks=hooks,
+            override=override,
+            face=face,
         )
         self._commands = server.commands
         self._lifespan = Lifespan(server.dependencies)

@@ -15,8 +15,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Unpack
 
 import pytest
 
@@ -24,6 +24,7 @@ from duet_rpc.blocking import Client
 from duet_rpc.service import Service
 from duet_rpc.testing.clock import run
 from duet_rpc.testing.memory import connect, connect_blocking
+from duet_rpc.testing.types import Connect, ConnectOptions, MakeClient, RunOnClock
 
 __all__ = ["rpc_client", "rpc_connect", "rpc_no_leaks", "rpc_run"]
 
@@ -32,26 +33,28 @@ _PATIENCE = 10.0
 
 
 @pytest.fixture
-def rpc_connect() -> Any:
+def rpc_connect() -> Connect:
     """Give `duet_rpc.testing.connect`, to be used with `async with`."""
     return connect
 
 
 @pytest.fixture
-def rpc_client(request: pytest.FixtureRequest) -> Iterator[Callable[..., Client]]:
+def rpc_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
     """Make blocking clients that are connected in memory; they are closed when the test ends."""
     if "rpc_no_leaks" in request.fixturenames:
         request.getfixturevalue("rpc_no_leaks")  # it looks last, in whichever order they are named
     with contextlib.ExitStack() as stack:
 
-        def make(service: Service, /, **options: Any) -> Client:
-            return stack.enter_context(connect_blocking(service, **options))
+        def make(service: Service, /, **options: Unpack[ConnectOptions]) -> Client:
+            # The client's own `service` among the options is another than the one by position.
+            made = connect_blocking(service, **options)  # pyright: ignore[reportArgumentType]
+            return stack.enter_context(made)
 
         yield make
 
 
 @pytest.fixture
-def rpc_run() -> Any:
+def rpc_run() -> RunOnClock:
     """Give `duet_rpc.testing.run`: a coroutine on a clock that jumps."""
     return run
 

@@ -15,16 +15,20 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
+from duet_rpc.errors import ShuttingDown
 from duet_rpc.server.logs import Logs
-from duet_rpc.service import Service
 from duet_rpc.tracebacks import OwnFault
 
 if TYPE_CHECKING:
     from duet_rpc.hosts.loop import LoopHost
     from duet_rpc.hosts.threads import ThreadHost
+    from duet_rpc.server.server import Server
 
 GRACE = 1.4
 """Seconds from the trigger to the forced end; two are promised, and logs need some of them."""
+FACE_GRACE = 0.8
+"""The same for a protocol of its own, such as MCP: the hosts of agents close our input and lose
+patience after two seconds or less, and no one reads an answer any more."""
 LAST_CHANCE = 0.3
 """Seconds before the end at which requests that wait behind others are refused, so that their
 callers know."""
@@ -36,9 +40,10 @@ TICK = 0.05
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def shutdown_methods(service: Service) -> frozenset[str]:
-    """Name the methods of ours by which a client asks for the end."""
-    return frozenset(name for name in ("shutdown", "exit") if name not in service)
+def shutdown_methods(server: "Server") -> frozenset[str]:
+    """Name the methods of ours by which a client asks for the end; another protocol has its own."""
+    names = ("shutdown", "exit") if server.face is None else ()
+    return frozenset(name for name in names if name not in server.service)
 
 
 class Life:
@@ -51,8 +56,9 @@ class Life:
     with.
     """
 
-    def __init__(self, logs: Logs, *, may_go_on: bool = False) -> None:
+    def __init__(self, logs: Logs, *, may_go_on: bool = False, grace: float = GRACE) -> None:
         self._logs = logs
+        self._grace = grace
         self._may_go_on = may_go_on
         self._has_served = self._is_cut_off = self._is_over = False
         self._lock = threading.Lock()
@@ -94,7 +100,7 @@ class Life:
         with self._lock:
             if self.reason is not None:
                 return
-            self.deadline = time.monotonic() + GRACE
+            self.deadline = time.monotonic() + self._grace
             self.lingers = reason == "shutdown"
             self.reason = reason
         self._logs.note("info", "ending", why=reason)
@@ -199,6 +205,7 @@ class Drain:
             left = self._until - time.monotonic()
             if self._host.closed or left <= 0:
                 return None
+            self._host.connection.requests.end_subscriptions(ShuttingDown())
             return self._linger() if self._has_answered else self._answer(left)
 
     @property
