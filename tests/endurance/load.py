@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import NoneType
 from typing import Any
 
 from duet_rpc import Client, Service, blocking
@@ -210,7 +211,28 @@ class AsyncLoad:
     async def do_progress(self, rng: random.Random) -> None:
         seen: list[Any] = []
         assert await self._client.query("count_up", {"to": 5}, on_progress=seen.append) == 5
-        assert len(seen) == 5
+        assert len(seen) == 5, seen
+
+    async def do_subscribe(self, rng: random.Random) -> None:
+        most, params = rng.randrange(9), {"to": rng.randrange(9), "text": rng.choice(TEXTS)}
+
+        async def take() -> None:
+            try:
+                async with asyncio.timeout(0.05):
+                    async with self._client.subscribe("ticks", params, window=1 + most) as items:
+                        async for _ in items:
+                            if items.seq == most:
+                                break
+            except TimeoutError:
+                pass
+
+        call = asyncio.ensure_future(take())
+        if rng.random() < 0.3:
+            await self._sometime(rng)
+            call.cancel()
+        outcome = (await asyncio.gather(call, return_exceptions=True))[0]
+        if type(outcome) not in (NoneType, RpcError, asyncio.CancelledError):
+            raise AssertionError(repr(outcome))
 
     async def do_notify(self, rng: random.Random) -> None:
         await self._client.notify(rng.choice(["echo", "fail"]), {"text": "x"})
@@ -324,7 +346,16 @@ class BlockingLoad:
     def do_progress(self, rng: random.Random) -> None:
         seen: list[Any] = []
         assert self._client.query("count_up", {"to": 5}, on_progress=seen.append) == 5
-        assert len(seen) == 5
+        assert len(seen) == 5, seen
+
+    def do_subscribe(self, rng: random.Random) -> None:
+        most, params = rng.randrange(9), {"to": rng.randrange(9), "text": rng.choice(TEXTS)}
+        try:
+            for number, _ in enumerate(self._client.subscribe("ticks", params, timeout=0.05), 1):
+                if number == most:
+                    break
+        except (CallTimeout, RpcError):
+            pass
 
     def do_notify(self, rng: random.Random) -> None:
         self._client.notify(rng.choice(["echo", "fail"]), {"text": "x"})

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 from duet_rpc import Context, RpcError, Server, Service
@@ -56,6 +57,18 @@ async def count_up(to: int, ctx: Context) -> int:
         ctx.progress({"at": number})
         await asyncio.sleep(0)
     return to
+
+
+@service.subscription(when_slow="wait")
+async def ticks(to: int, text: str, resume_after: int = 0) -> AsyncIterator[str]:
+    for number in range(resume_after, to):
+        yield text
+        if number % 3 == 0:
+            await asyncio.sleep(0.001)
+    if to % 2:
+        raise Declined(data={"text": text})
+    if to % 4:
+        await asyncio.sleep(3600)
 
 
 @service.query

@@ -26,7 +26,14 @@ from duet_rpc import Client, Context, RemotePeer, RpcError, Server, Service, Who
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.errors import CallTimeout, ConnectionLost, UsageError
-from duet_rpc.hooks import Event, Hooks, Invocation, RequestEnded
+from duet_rpc.hooks import (
+    ConnectionClosed,
+    ConnectionOpened,
+    Event,
+    Hooks,
+    Invocation,
+    RequestEnded,
+)
 from duet_rpc.hosts.exchange import ExchangeHost
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
@@ -157,6 +164,22 @@ def report(ctx: Context) -> None:
     """Report progress."""
     for done in range(3):
         ctx.progress(done, total=3, message=f"page {done}")
+
+
+@plain.query
+def report_then(end: str, ctx: Context) -> str:
+    """Report progress. Then return, fail, or wait to be cancelled."""
+    ctx.progress(1, total=4)
+    ctx.progress("nearly", message="half of it")
+    ctx.progress(3, total=4)
+    ctx.progress(2, total=4, message="back")
+    if end == "fail":
+        raise ValueError(end)
+    while end == "wait" and not ctx.cancelled:
+        time.sleep(0.005)
+    if end == "wait":
+        ctx.progress(4, total=4)
+    return end
 
 
 @plain.query
@@ -471,6 +494,56 @@ async def stream_visit(n: int, visit: AsyncVisit, fails: str = "") -> AsyncItera
         say(f"use ends {visit.method}")
 
 
+@more.subscription
+async def watch(n: int, then: str = "end", resume_after: int = 0) -> AsyncIterator[int]:
+    """Yield numbers, and then end, fail or wait for ever."""
+    say("watch begins")
+    number = resume_after
+    try:
+        for number in range(resume_after, n):
+            yield number
+        if then == "fail":
+            raise ValueError("of the subscription")
+        if then == "refuse":
+            raise Forbidden(data={"after": n})
+        if then == "wait":
+            await asyncio.get_running_loop().create_future()
+    finally:
+        say(f"watch ended at {number}")
+
+
+@more.subscription
+async def watch_visit(n: int, visit: AsyncVisit, fails: str = "") -> AsyncIterator[int]:
+    """Yield numbers inside of a dependency, and then wait."""
+    try:
+        for number in range(n):
+            say("use watch_visit")
+            yield number
+        if fails:
+            _use(visit, fails)
+        await asyncio.get_running_loop().create_future()
+    finally:
+        say("use ends watch_visit")
+
+
+async def flood(n: int) -> AsyncIterator[str]:
+    """Yield more than any buffer holds."""
+    made = 0
+    say("flood begins")
+    try:
+        while made < n:
+            made += 1
+            yield "x" * 10_000
+            await asyncio.sleep(0)
+    finally:
+        say(f"flood ended at {made}")
+
+
+more.subscription(name="flood_lagged")(flood)
+more.subscription(name="flood_drop", when_slow="drop-oldest")(flood)
+more.subscription(name="flood_wait", when_slow="wait")(flood)
+
+
 @more.query
 async def stream_large(n: int) -> AsyncIterator[str]:
     """Yield texts that fill every buffer."""
@@ -631,6 +704,25 @@ class Saying(Hooks):
         return result
 
 
+class Greeting(Hooks):
+    """Talks to each peer outside of any request, for as long as it is there."""
+
+    def __init__(self) -> None:
+        self.peers: set[RemotePeer] = set()
+
+    def on(self, event: Event) -> None:
+        """Greet who comes; say whether who is gone can still be told something."""
+        if isinstance(event, ConnectionOpened):
+            self.peers.add(event.peer)
+            event.peer.notify("welcome", {"connection": event.origin.connection_id})
+        elif isinstance(event, ConnectionClosed):
+            self.peers.remove(event.peer)
+            try:
+                event.peer.notify("goodbye")
+            except ConnectionLost:
+                say(f"gone, {len(self.peers)} left, connected: {event.peer.is_connected}")
+
+
 class Given:
     """Opens a link to the test, over the descriptors that it has left us."""
 
@@ -787,6 +879,8 @@ def main() -> None:
     changes = json.loads(rules)
     options: dict[str, Any] = {"dialect": changes.pop("dialect", "jsonrpc")}
     options["hooks"] = [Saying()] if changes.pop("hooks", False) else []
+    if changes.pop("greets", False):
+        options["hooks"].append(Greeting())
     service = choose_service(host, changes)
     options["policy"] = replace(preset(changes.pop("preset", "spec")), **changes)
     if host.startswith("stdio"):

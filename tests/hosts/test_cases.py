@@ -143,6 +143,17 @@ def test_hooks_run_around_handlers_and_are_told_events(host: Host, tmp_path: Pat
         line.wait_for_log("event ConnectionClosed")
 
 
+@over(EVERY)
+@pytest.mark.clause("hooks-8")
+def test_events_of_a_connection_bring_its_peer(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, greets=True) as line:
+        greeting = line.answer()
+        assert greeting["method"] == "welcome" and greeting["params"]["connection"]
+        assert line.call("add", [1, 2])["result"] == 3
+        line.channel.close()
+        assert line.wait_for_log("gone").endswith("gone, 0 left, connected: False")
+
+
 # Notifications keep their order, and come before the requests that follow them.
 
 

@@ -17,16 +17,19 @@ from duet_rpc.client.options import (
     Expected,
     KeyOptions,
     StreamOptions,
+    SubscribeOptions,
     TimeOptions,
     TryOptions,
 )
-from duet_rpc.client.outcomes import Outcome
 from duet_rpc.client.started import StartedCall
 from duet_rpc.engine.calls import encode_params
 
 if TYPE_CHECKING:
+    from duet_rpc.client.outcomes import Outcome
     from duet_rpc.client.stream_call import StreamCall
     from duet_rpc.client.streams import Stream
+    from duet_rpc.client.subscription_call import SubscriptionCall
+    from duet_rpc.client.subscriptions import Subscription
 
 T = TypeVar("T")
 
@@ -40,6 +43,10 @@ class AsyncCalls(BaseClient):
 
     def open_stream(self, call: "StreamCall") -> "Stream[Any]":
         """Make what takes the items of a streaming call, which is not sent yet."""
+        raise NotImplementedError
+
+    def open_subscription(self, call: "SubscriptionCall") -> "Subscription[Any]":
+        """Make what takes the items of a subscription, which is not sent yet."""
         raise NotImplementedError
 
     @overload
@@ -152,16 +159,53 @@ class AsyncCalls(BaseClient):
         return self.open_stream(call)
 
     @overload
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: type[T],
+        **options: Unpack[SubscribeOptions],
+    ) -> "Subscription[T]": ...
+    @overload
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[SubscribeOptions],
+    ) -> "Subscription[Any]": ...
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[SubscribeOptions],
+    ) -> "Subscription[Any]":
+        """Subscribe to a method: `async with client.subscribe(...) as items`, then `async for`.
+
+        `returns` is the type of an item; `items.seq` is the number of the last one, and
+        `items.missed` how many were dropped on the way. When the block is left, the server is told.
+        `timeout` bounds each wait for the next item: None unless it is given. A client that
+        reconnects subscribes again after a loss, with `resume_after`. If the method does not take
+        that, the loss is raised, because items may be missing.
+        """
+        call = self._core.subscribe(self._dispatcher.dialect, method, params, returns, **options)
+        return self.open_subscription(call)
+
+    @overload
     def outcome(
         self, method: str, key: str, *, returns: type[T], **options: Unpack[TimeOptions]
-    ) -> Coroutine[Any, Any, Outcome[T]]: ...
+    ) -> "Coroutine[Any, Any, Outcome[T]]": ...
     @overload
     def outcome(
         self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
-    ) -> Coroutine[Any, Any, Outcome[Any]]: ...
+    ) -> "Coroutine[Any, Any, Outcome[Any]]": ...
     def outcome(
         self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
-    ) -> Coroutine[Any, Any, Outcome[Any]]:
+    ) -> "Coroutine[Any, Any, Outcome[Any]]":
         """Ask what became of a command; `timeout` is the client's unless it is given.
 
         `returns` is the type to decode the command's result into.

@@ -11,7 +11,6 @@ from duet_rpc.client.batch import BatchSender
 from duet_rpc.client.core import ClientCore
 from duet_rpc.client.listeners import Listeners
 from duet_rpc.client.options import CheckedOptions, ClientOptions
-from duet_rpc.client.proxies import make_proxy
 from duet_rpc.client.sender import Sender
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import ConnectionOptions
@@ -150,6 +149,8 @@ class BaseClient(Sender):
         They raise the errors of that service, or the classes given as `errors`. A `Service` knows
         what its parameters are called on the wire; for a `Protocol`, `rename` is the rule.
         """
+        from duet_rpc.client.proxies import make_proxy  # with the first one
+
         return make_proxy(self, interface, name, errors, rename)
 
     def _describe(self, link: Link, number: int) -> ConnectionOptions:

@@ -4,7 +4,6 @@ It runs the very logic of the asyncio client (`ClientCore`) on the calling threa
 suspends, so each coroutine ends in its first step. What can be called is in `blocking_calls`.
 """
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from duet_rpc.client.blocking_host import BlockingHost
 from duet_rpc.client.ends import ConnectionEnd
 from duet_rpc.client.interrupts import hold
 from duet_rpc.client.options import ClientOptions, Expected
+from duet_rpc.client.reconnect import copy_loss, may_reconnect
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.shared import SharedConnection
@@ -26,7 +26,9 @@ from duet_rpc.transports.link import Link, Opener
 
 if TYPE_CHECKING:
     from duet_rpc.client.blocking_streams import BlockingStream
+    from duet_rpc.client.blocking_subscriptions import BlockingSubscription
     from duet_rpc.client.stream_call import StreamCall
+    from duet_rpc.client.subscription_call import SubscriptionCall
 
 
 class Client(BlockingCalls):
@@ -73,13 +75,14 @@ class Client(BlockingCalls):
         left = None if until == inf else max(0.001, until - time.monotonic())
         link = self._opener.open(left)
         with shared.lock:
-            if not shared.closed:
-                self._attach(link)
-                return
+            host = None if shared.closed else self._attach(link)
+        if host is not None:
+            host.connection.begin()  # without the lock: whoever is told may use the peer
+            return
         link.end()
         raise ConnectionLost("the client was closed while it connected")
 
-    def _attach(self, link: Link) -> None:
+    def _attach(self, link: Link) -> BlockingHost:
         shared = self._shared
         shared.counted.connects += 1
         host = BlockingHost(
@@ -93,6 +96,7 @@ class Client(BlockingCalls):
         shared.host = shared.latest = host
         if self._options.service is not None or self._listeners:
             shared.serve_always(ThreadReply(shared, "", self._core.expect(Any, None)))
+        return host
 
     def _read_always(self) -> None:
         shared = self._shared
@@ -123,7 +127,13 @@ class Client(BlockingCalls):
         after `timeout` seconds.
         """
         expected = self._core.expect(Any, timeout)
-        return self._shared.wait_closed(ThreadReply(self._shared, "closed", expected))
+        return self._shared.wait_closed(ThreadReply(self._shared, "", expected))
+
+    @property
+    def pid(self) -> int | None:
+        """The process of a spawned server while it is connected; None where there is none."""
+        host = self._shared.host
+        return None if host is None else host.pid
 
     @property
     def stats(self) -> ClientStats:
@@ -155,6 +165,14 @@ class Client(BlockingCalls):
         from duet_rpc.client.blocking_streams import BlockingStream  # with the first one
 
         return BlockingStream(self, call)
+
+    def open_subscription(self, call: "SubscriptionCall") -> "BlockingSubscription[Any]":
+        """Make what takes the items of a subscription, which is not sent yet."""
+        from duet_rpc.client.blocking_subscriptions import (
+            BlockingSubscription,
+        )  # with the first one
+
+        return BlockingSubscription(self, call)
 
     def make_reply(self, method: str, expected: Expected) -> ThreadReply:
         """Make what will wait for the answer to one call of an array."""
@@ -188,10 +206,11 @@ class Client(BlockingCalls):
     def _reopen(self, reply: ThreadReply) -> None:
         """Connect anew, if that may be, for somebody who has so much time left."""
         shared = self._shared
-        if shared.lost is None:
-            raise UsageError("this client is not connected; use `with`")
-        if shared.closed or not self._options.reconnects:
-            raise copy.copy(shared.lost)
+        was_connected = shared.lost is not None
+        if not may_reconnect(
+            self._options, was_connected=was_connected, closed=shared.closed, opened_by="with"
+        ):
+            raise copy_loss(shared.lost)
         left = reply.deadline - time.monotonic()
         if left <= 0:
             raise shared.too_late()

@@ -15,17 +15,20 @@ from duet_rpc.client.options import (
     Expected,
     KeyOptions,
     StreamOptions,
+    SubscribeOptions,
     TimeOptions,
     TryOptions,
 )
-from duet_rpc.client.outcomes import Outcome
 from duet_rpc.client.replies import ThreadReply
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.steps import drive
 
 if TYPE_CHECKING:
     from duet_rpc.client.blocking_streams import BlockingStream
+    from duet_rpc.client.blocking_subscriptions import BlockingSubscription
+    from duet_rpc.client.outcomes import Outcome
     from duet_rpc.client.stream_call import StreamCall
+    from duet_rpc.client.subscription_call import SubscriptionCall
 
 T = TypeVar("T")
 
@@ -47,6 +50,10 @@ class BlockingCalls(BaseClient):
 
     def open_stream(self, call: "StreamCall") -> "BlockingStream[Any]":
         """Make what takes the items of a streaming call, which is not sent yet."""
+        raise NotImplementedError
+
+    def open_subscription(self, call: "SubscriptionCall") -> "BlockingSubscription[Any]":
+        """Make what takes the items of a subscription, which is not sent yet."""
         raise NotImplementedError
 
     @overload
@@ -155,16 +162,53 @@ class BlockingCalls(BaseClient):
         return self.open_stream(call)
 
     @overload
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: type[T],
+        **options: Unpack[SubscribeOptions],
+    ) -> "BlockingSubscription[T]": ...
+    @overload
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[SubscribeOptions],
+    ) -> "BlockingSubscription[Any]": ...
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        returns: Any = Any,
+        **options: Unpack[SubscribeOptions],
+    ) -> "BlockingSubscription[Any]":
+        """Subscribe to a method: `with client.subscribe(...) as items`, then `for`.
+
+        `returns` is the type of an item; `items.seq` is the number of the last one, and
+        `items.missed` how many were dropped on the way. When the block is left, the server is told.
+        `timeout` bounds each wait for the next item: None unless it is given. A client that
+        reconnects subscribes again after a loss, with `resume_after`. If the method does not take
+        that, the loss is raised, because items may be missing.
+        """
+        call = self._core.subscribe(self._dispatcher.dialect, method, params, returns, **options)
+        return self.open_subscription(call)
+
+    @overload
     def outcome(
         self, method: str, key: str, *, returns: type[T], **options: Unpack[TimeOptions]
-    ) -> Outcome[T]: ...
+    ) -> "Outcome[T]": ...
     @overload
     def outcome(
         self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
-    ) -> Outcome[Any]: ...
+    ) -> "Outcome[Any]": ...
     def outcome(
         self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
-    ) -> Outcome[Any]:
+    ) -> "Outcome[Any]":
         """Ask what became of a command; `timeout` is the client's unless it is given.
 
         `returns` is the type to decode the command's result into.

@@ -63,6 +63,16 @@ class BlockingHost(ThreadHost):
         self.lost_by = UsageError(FORKED)
 
     @property
+    def pid(self) -> int | None:
+        """The process of a server that was started for it."""
+        return self._link.pid
+
+    @property
+    def gone(self) -> Exception | None:
+        """Why nothing can be sent to the server any more; None while it is there."""
+        return super().gone if self.lost_by is None else copy.copy(self.lost_by)
+
+    @property
     def unsent(self) -> bool:
         """Something of ours waits for the server to read."""
         return self.outbox.size > 0 or self.connection.calls.holds

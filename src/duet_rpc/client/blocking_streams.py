@@ -4,7 +4,7 @@ A thread that waits for the next item is one of those that share the connection:
 follows, as if it waited for an answer. Its reply is settled by the item instead.
 """
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from duet_rpc.client.options import Expected
 from duet_rpc.client.replies import ThreadReply
@@ -44,15 +44,12 @@ class BlockingStream(Generic[T]):
     def __next__(self) -> T:
         if self._host is None:
             self._begin()
+        while not self._call.inflow.items:
+            if self._call.inflow.ended:
+                self._ended()
+            else:
+                self._wait()
         inflow = self._call.inflow
-        while not inflow.items:
-            if inflow.ended:
-                error = self._call.failure()
-                self.close()
-                if error is not None:
-                    raise error
-                raise StopIteration
-            self._wait()
         raw = inflow.take()
         if inflow.may_grant:
             self._shared.do(self._grant, None, None)
@@ -62,6 +59,17 @@ class BlockingStream(Generic[T]):
             self.close()
             raise
         return item
+
+    def _ended(self) -> None:
+        """See to the end: raise it."""
+        self._end()
+
+    def _end(self) -> NoReturn:
+        error = self._call.failure()
+        self.close()
+        if error is not None:
+            raise error
+        raise StopIteration
 
     def _grant(self, _: None, __: None) -> None:
         host = self._host
@@ -78,11 +86,11 @@ class BlockingStream(Generic[T]):
                 self._client._reopen(reply)
 
     def _reply(self) -> ThreadReply:
-        wanted = Expected(None, self._call.expected.timeout)  # an event, which has no value
+        wanted = Expected(None, self._call.wait_timeout)  # an event, which has no value
         return ThreadReply(self._shared, self._call.method, wanted)
 
     def _wait(self) -> None:
-        """Wait until an item came or the stream has ended, up to its timeout."""
+        """Wait until something came or the stream has ended, up to its timeout."""
         reply, inflow = self._reply(), self._call.inflow
         self._shared.do(self._expect, reply, None)
         try:
@@ -98,21 +106,20 @@ class BlockingStream(Generic[T]):
     def _expect(self, reply: ThreadReply, _: None) -> None:
         inflow = self._call.inflow
         reply.host = self._host
-        if inflow.items or inflow.ended:
+        if inflow.has_news:
             reply.settle(None, None)
         else:
             inflow.on_change = lambda: reply.settle(None, None)
 
     def close(self) -> None:
         """Take no more items; a call that has not ended is cancelled. Idempotent."""
-        inflow = self._call.inflow
         if self._host is not None:
-            self._shared.close_stream(self._host, inflow)
+            self._shared.close_stream(self._host, self._call)
         else:
-            inflow.end(None)
+            self._call.inflow.end(None)
 
     def __del__(self) -> None:
         # On any thread, at any moment, and perhaps after a constructor that has failed.
         host: BlockingHost | None = getattr(self, "_host", None)
-        if host is not None and self._call.inflow.id in host.connection.calls.open:
-            self._shared.leave_stream(host, self._call.inflow)
+        if host is not None and self._call.is_open(host.connection.calls):
+            self._shared.leave_stream(host, self._call)

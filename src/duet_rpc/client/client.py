@@ -18,6 +18,7 @@ import msgspec
 from duet_rpc.client.async_calls import AsyncCalls
 from duet_rpc.client.ends import ConnectionEnd, end_link
 from duet_rpc.client.options import ClientOptions, Expected
+from duet_rpc.client.reconnect import copy_loss, may_reconnect
 from duet_rpc.client.sender import ArrayCall
 from duet_rpc.client.started import AwaitedCall, OpenCall, StartedCall, look_at
 from duet_rpc.client.stats import ClientStats
@@ -34,6 +35,8 @@ from duet_rpc.wire.params import add_metadata
 if TYPE_CHECKING:
     from duet_rpc.client.stream_call import StreamCall
     from duet_rpc.client.streams import Stream
+    from duet_rpc.client.subscription_call import SubscriptionCall
+    from duet_rpc.client.subscriptions import Subscription
 
 _LAST_WRITES = 0.1
 """Seconds that a server has, when we close, to take what was sent before."""
@@ -54,6 +57,8 @@ class Client(AsyncCalls):
         super().__init__(opener, **options)
         self._workers = Workers()
         self._host: LoopHost | None = None
+        self._link: Link | None = None
+        """Of the connection that there is, or of the last one."""
         self._opening: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._endings: set[Future[ConnectionEnd]] = set()
@@ -131,6 +136,7 @@ class Client(AsyncCalls):
             loss=link.loss,
             on_end=lambda host: self._ended(host, link, end),
         )
+        self._link = link
         self._calls = calls = host.connection.calls
         self._timeouts = Timeouts(self._loop, calls, self._timeout, self._counted)
         host.begin()
@@ -208,6 +214,11 @@ class Client(AsyncCalls):
             raise
 
     @property
+    def pid(self) -> int | None:
+        """The process of a spawned server while it is connected; None where there is none."""
+        return None if self._host is None or self._link is None else self._link.pid
+
+    @property
     def stats(self) -> ClientStats:
         """What happened so far."""
         stats = msgspec.structs.replace(self._counted)
@@ -261,6 +272,12 @@ class Client(AsyncCalls):
 
         return Stream(self, call)
 
+    def open_subscription(self, call: "SubscriptionCall") -> "Subscription[Any]":
+        """Make what takes the items of a subscription, which is not sent yet."""
+        from duet_rpc.client.subscriptions import Subscription  # with the first one
+
+        return Subscription(self, call)
+
     def make_reply(self, method: str, expected: Expected) -> StartedCall[Any]:
         """Make a call that is still to be sent, by itself or in an array."""
         call: StartedCall[Any] = StartedCall(loop=asyncio.get_running_loop())
@@ -284,7 +301,10 @@ class Client(AsyncCalls):
             call.id = id = calls.send(call.method, params, call)
         else:
             if expected.on_progress is not None:
-                params = add_metadata(params, progress_token=calls.last_id + 1)
+                token = calls.last_id + 1
+                params = add_metadata(
+                    params, progress_token=token, tokens=host.dialect.work_done(token)
+                )
             call.id = id = calls.send(call.method, params, call)
             if expected.timeout != self._timeout or expected.on_progress is not None:
                 self._timeouts.start(call, expected.timeout)
@@ -301,9 +321,8 @@ class Client(AsyncCalls):
 
     def _connect_for(self, call: StartedCall[Any], params: bytes | None) -> None:
         """Send a call as soon as there is a connection, if there can be one."""
-        error = self._unreachable
-        if error is not None:
-            call.settle(None, error)
+        if not self._may_reconnect:
+            call.settle(None, copy_loss(self._lost))
             return
         task = self._loop.create_task(self._connect_and_put(call, params))
         call.add_done_callback(lambda _: task.cancel(), context=self._context)
@@ -324,23 +343,24 @@ class Client(AsyncCalls):
             self._put(self._host, call, params)
 
     @property
-    def _unreachable(self) -> Exception | None:
-        """Why there is no connection and will be none; None if one can be made."""
+    def _may_reconnect(self) -> bool:
         if self._is_copy:
             raise UsageError(FORKED)
-        if self._lost is None and not self._counted.connects:
-            raise UsageError("this client is not connected; use `async with`")
-        if self._closed or not self._options.reconnects:
-            return copy.copy(self._lost or ConnectionLost("the client was closed"))
-        return None
+        was_connected = self._lost is not None or self._counted.connects > 0
+        return may_reconnect(
+            self._options,
+            was_connected=was_connected,
+            closed=self._closed,
+            opened_by="async with",
+        )
 
     async def _connected(self) -> LoopHost:
         if self._host is None:
-            if self._unreachable is not None:
-                raise self._unreachable  # another copy, which has no name in this frame
+            if not self._may_reconnect:
+                raise copy_loss(self._lost)
             await self.open()
         if self._host is None:
-            raise copy.copy(self._lost or ConnectionLost("the connection was lost again"))
+            raise copy_loss(self._lost, "the connection was lost again")
         return self._host
 
     async def send_array(

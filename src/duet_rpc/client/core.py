@@ -18,7 +18,6 @@ from duet_rpc.client.options import (
     Expected,
     TimeOptions,
 )
-from duet_rpc.client.outcomes import Outcome, OutcomeAnswer
 from duet_rpc.client.sender import Sender
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.results import decoder
@@ -36,7 +35,9 @@ from duet_rpc.wire.dialect import Dialect, Progress
 from duet_rpc.wire.surrogates import encode_value
 
 if TYPE_CHECKING:
+    from duet_rpc.client.outcomes import Outcome
     from duet_rpc.client.stream_call import StreamCall
+    from duet_rpc.client.subscription_call import SubscriptionCall
 
 
 class ClientCore:
@@ -108,6 +109,25 @@ class ClientCore:
         window = WINDOW if window is None else window
         return StreamCall(dialect, method, encode_params(params), expected, window)
 
+    def subscribe(
+        self,
+        dialect: Dialect,
+        method: str,
+        params: Any,
+        returns: Any,
+        window: int | None = None,
+        errors: Any = None,
+        timeout: float | None = None,
+    ) -> "SubscriptionCall":
+        """Subscribe to a method; `returns` is the type of an item, `timeout` for each of them."""
+        from duet_rpc.client.subscription_call import SUBSCRIPTION_WINDOW, SubscriptionCall
+
+        expected = self.expect(returns, timeout, errors=errors)
+        window = SUBSCRIPTION_WINDOW if window is None else window
+        return SubscriptionCall(
+            dialect, method, encode_params(params), expected, window, self._timeout
+        )
+
     async def command(
         self,
         method: str,
@@ -139,8 +159,10 @@ class ClientCore:
 
     async def outcome(
         self, method: str, key: str, returns: Any, **options: Unpack[TimeOptions]
-    ) -> Outcome[Any]:
+    ) -> "Outcome[Any]":
         """Ask the server what became of a command; of one in doubt it is told how old it is."""
+        from duet_rpc.client.outcomes import OutcomeAnswer  # with the first that is asked for
+
         decode = decoder(returns)
         expected = self.expect(OutcomeAnswer, **options)
         params: dict[str, Any] = {"method": method, "idempotency_key": key}

@@ -24,6 +24,8 @@ class ConnectionEnd(Struct, frozen=True):
     it. None where there is no process."""
     stderr_tail: str = ""
     """The last lines that a spawned server wrote to its stderr."""
+    pid: int | None = None
+    """The process id that a spawned server had; None where there is no process."""
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.stderr_tail}" if self.stderr_tail else self.message
@@ -47,4 +49,6 @@ def end_link(
     else:
         reason = "lost"
     message = str(last.args[0] if cause is None else cause.args[0])
-    return ConnectionEnd(reason, message, connection_id, last.exit_code, last.stderr_tail)
+    return ConnectionEnd(
+        reason, message, connection_id, last.exit_code, last.stderr_tail, pid=link.pid
+    )

@@ -9,11 +9,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from types import CoroutineType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from duet_rpc.engine.log import Log
 from duet_rpc.errors import RpcError, UsageError
-from duet_rpc.methods.parameters import Parameters
+
+if TYPE_CHECKING:
+    from duet_rpc.methods.parameters import Parameters
 
 _ENTRY = 160
 """Bytes that a notification takes while it waits, beside its own: there may be very many."""
@@ -41,6 +43,8 @@ class Listeners:
         """Have a function called with each notification of a method."""
         if method in self._by_method:
             raise UsageError(f"client.on({method!r}) is given twice; one function for each method")
+        from duet_rpc.methods.parameters import Parameters  # here: few clients listen
+
         parameters = Parameters.of(
             function, method, takes_key=False, ignore_unknown=True, scope=scope
         )

@@ -86,6 +86,19 @@ class StreamOptions(TimeOptions, total=False):
     """The classes that its errors are raised in, before those of the client."""
 
 
+class SubscribeOptions(TimeOptions, total=False):
+    """What can be said of a subscription.
+
+    Its `timeout` bounds each wait for the next item: None, if it is left away. The client's own is
+    for the answer that begins it.
+    """
+
+    window: int
+    """How many items may be on their way or wait for the reader, at most 1,024, which is usual."""
+    errors: Any
+    """The classes that its errors are raised in, before those of the client."""
+
+
 class TryOptions(CallOptions, total=False):
     """What can be said of a call that may be tried again."""
 

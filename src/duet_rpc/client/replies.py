@@ -27,6 +27,7 @@ class ThreadReply(Struct, eq=False):
 
     _shared: "SharedConnection"
     method: str
+    """Empty if it is no call: its thread waits for something else, and reads meanwhile."""
     expected: Expected
     deadline: float = inf
     """When its time is over."""

@@ -31,7 +31,6 @@ from duet_rpc.wire.params import add_metadata
 
 if TYPE_CHECKING:
     from duet_rpc.client.stream_call import StreamCall
-    from duet_rpc.engine.inflow import Inflow
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -61,7 +60,7 @@ class SharedConnection:
         self._log = log
         self._combines = False
         """The thread that holds the lock will send what is handed in before it lets go."""
-        self._handed_in: deque[ThreadReply | tuple[BlockingHost, Inflow]]
+        self._handed_in: deque[ThreadReply | tuple[BlockingHost, StreamCall]]
         """Calls to be sent, and streams to be cancelled."""
         self._handed_in = deque()
         self._always: ThreadReply | None = None
@@ -255,7 +254,10 @@ class SharedConnection:
     def _put(self, host: BlockingHost, reply: ThreadReply, params: bytes | None) -> None:
         calls = host.connection.calls
         if reply.expected.on_progress is not None:
-            params = add_metadata(params, progress_token=calls.last_id + 1)
+            token = calls.last_id + 1
+            params = add_metadata(
+                params, progress_token=token, tokens=host.dialect.work_done(token)
+            )
         reply.id = calls.send(reply.method, params, reply)
         reply.host = host
 
@@ -289,23 +291,24 @@ class SharedConnection:
             self.flush(host)
         return host
 
-    def close_stream(self, host: BlockingHost, inflow: "Inflow") -> None:
+    def close_stream(self, host: BlockingHost, call: "StreamCall") -> None:
         """Cancel the call of a stream unless it has ended."""
-        self.do(self._close_stream, host, inflow)
+        self.do(self._close_stream, host, call)
 
-    def _close_stream(self, host: BlockingHost, inflow: "Inflow") -> None:
-        inflow.items.clear()
-        inflow.end(None)
-        if host is self.host and host.connection.calls.forget(inflow.id, tell_peer=True):
+    def _close_stream(self, host: BlockingHost, call: "StreamCall") -> None:
+        if host is not self.host:
+            call.inflow.items.clear()
+            call.inflow.end(None)
+        elif call.leave(host.connection.calls):
             self.counted.cancelled += 1
             self.flush(host)
 
-    def leave_stream(self, host: BlockingHost, inflow: "Inflow") -> None:
+    def leave_stream(self, host: BlockingHost, call: "StreamCall") -> None:
         """Do the same from the garbage collector, which may run while this thread has the lock.
 
         Whoever has the lock then does it before it lets go, or at the latest who has it next.
         """
-        self._handed_in.append((host, inflow))
+        self._handed_in.append((host, call))
         if not self._combines and self.lock.acquire(blocking=False):
             try:
                 self._send_handed_in()
@@ -453,7 +456,7 @@ class SharedConnection:
     def _forget(self, reply: ThreadReply, _: None) -> bool:
         if reply.done:
             return False
-        self.counted.cancelled += 1
+        self.counted.cancelled += bool(reply.method)
         reply.settle(None, Cancelled())
         self._drop(reply)
         if self.lead.leader is reply and self.host is not None:
@@ -474,7 +477,7 @@ class SharedConnection:
         """End a call whose time is over. The lock is held."""
         if reply.done:
             return
-        self.counted.timeouts += 1
+        self.counted.timeouts += bool(reply.method)
         in_all = reply.deadline == reply.ends
         reply.settle(None, reply.expected.too_late(reply.method, in_all=in_all))
         self._drop(reply)

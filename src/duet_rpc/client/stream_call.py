@@ -32,22 +32,49 @@ class StreamCall:
         check("window", window, is_window, f"a number of items from 1 to {MAX_WINDOW}")
         self.method: str = method
         self.expected: Expected = expected
-        self.inflow: Inflow = Inflow(window)
+        self._inflow = Inflow(window, takes_parts=dialect.partial_token is not None)
         self._dialect = dialect
         self.decode: Decode = expected.decode or decode_any
         """Makes the value of a raw item."""
         asks = dialect.item is not None
         self._params = add_metadata(params, stream_window=window) if asks else params
 
+    @property
+    def inflow(self) -> Inflow:
+        """What came of it."""
+        return self._inflow
+
     def send(self, calls: "Calls") -> None:
         """Send the call; its bytes go out with the next flush."""
-        self.inflow.id = calls.send(self.method, self._params, self.inflow)
+        name, params = self._dialect.partial_token, self._params
+        if name is not None:  # a server that knows no other streams sends partial results
+            params = add_metadata(params, tokens={name: calls.last_id + 1})
+        self.inflow.id = calls.send(self.method, params, self.inflow)
+
+    def leave(self, calls: "Calls") -> bool:
+        """Take no more items, and cancel the call; False if it has ended."""
+        self.inflow.items.clear()
+        self.inflow.end(None)
+        return calls.forget(self.inflow.id, tell_peer=True)
+
+    def is_open(self, calls: "Calls") -> bool:
+        """Tell whether the server has still to be told if no one wants it any more."""
+        return self.inflow.id in calls.open
 
     def grant(self, calls: "Calls") -> None:
         """Grant the server more items if that is due."""
         granted = self.inflow.grant()
         if granted and self._dialect.more is not None:
             calls.notify(self._dialect.more, encode_more(self.inflow.id, granted))
+
+    @property
+    def wait_timeout(self) -> float | None:
+        """How long to wait for what comes next."""
+        return self.expected.timeout
+
+    def not_begun(self) -> CallTimeout:
+        """Make the error of a stream that could not be sent in time."""
+        return self.expected.too_late(self.method, in_all=False)
 
     def too_late(self) -> CallTimeout:
         """Make the error of a stream that no item came of in time."""

@@ -9,7 +9,6 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from duet_rpc.client.stream_call import StreamCall
-from duet_rpc.engine.inflow import Inflow
 from duet_rpc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,21 +45,26 @@ class Stream(Generic[T]):
     async def __anext__(self) -> T:
         if self._waits:
             raise UsageError("another task waits for the next item of this stream")
-        calls, inflow = self._calls, self._call.inflow
-        if calls is None:
-            calls = await self._begin()
-        while not inflow.items:
-            if inflow.ended:
-                self._end()
-            await self._wait()
-        raw = inflow.take()
-        self._call.grant(calls)
+        if self._calls is None:
+            await self._begin()
+        while not self._call.inflow.items:
+            if self._call.inflow.ended:
+                await self._ended()
+            else:
+                await self._wait()
+        raw = self._call.inflow.take()
+        assert self._calls is not None, "items come on a connection"
+        self._call.grant(self._calls)
         try:
             item: T = self._call.decode(raw)
         except BaseException:
             self.close()
             raise
         return item
+
+    async def _ended(self) -> None:
+        """See to the end: raise it."""
+        self._end()
 
     def _end(self) -> NoReturn:
         error = self._call.failure()
@@ -69,24 +73,22 @@ class Stream(Generic[T]):
             raise error
         raise StopAsyncIteration
 
-    async def _begin(self) -> "Calls":
+    async def _begin(self) -> None:
         if self._calls is None:
-            expected, inflow = self._call.expected, self._call.inflow
-            if inflow.ended:
+            if self._call.inflow.ended:
                 self._end()
             try:
-                async with asyncio.timeout(expected.timeout):
+                async with asyncio.timeout(self._call.wait_timeout):
                     host = await self._client._connected()
             except TimeoutError:
-                raise expected.too_late(self._call.method, in_all=False) from None
+                raise self._call.not_begun() from None
             self._calls = host.connection.calls
             self._call.send(self._calls)
             host.connection.outgoing.flush()
-        return self._calls
 
     async def _wait(self) -> None:
-        """Wait until an item came or the stream has ended, up to its timeout."""
-        loop, inflow, expected = asyncio.get_running_loop(), self._call.inflow, self._call.expected
+        """Wait until something came or the stream has ended, up to its timeout."""
+        loop, inflow = asyncio.get_running_loop(), self._call.inflow
         changed: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
@@ -96,7 +98,7 @@ class Stream(Generic[T]):
         inflow.on_change = wake
         self._waits = True
         try:
-            async with asyncio.timeout(expected.timeout):
+            async with asyncio.timeout(self._call.wait_timeout):
                 await changed
         except TimeoutError:
             self._client._counted.timeouts += 1
@@ -107,22 +109,16 @@ class Stream(Generic[T]):
 
     def close(self) -> None:
         """Take no more items; a call that has not ended is cancelled. Idempotent."""
-        inflow, calls = self._call.inflow, self._calls
-        inflow.items.clear()
-        inflow.end(None)
-        if calls is not None and calls.forget(inflow.id, tell_peer=True):
+        if self._calls is None:
+            self._call.inflow.end(None)
+        elif self._call.leave(self._calls):
             self._client._counted.cancelled += 1
 
     def __del__(self) -> None:
         # On any thread, at any moment, and perhaps after a constructor that has failed.
         calls: Calls | None = getattr(self, "_calls", None)
-        if calls is not None and self._call.inflow.id in calls.open:
+        if calls is not None and self._call.is_open(calls):
             try:
-                self._client._loop.call_soon_threadsafe(_forget, calls, self._call.inflow)
+                self._client._loop.call_soon_threadsafe(self._call.leave, calls)
             except RuntimeError:
                 pass  # the loop is closed, and the connection with it
-
-
-def _forget(calls: "Calls", inflow: Inflow) -> None:
-    inflow.items.clear()
-    calls.forget(inflow.id, tell_peer=True)

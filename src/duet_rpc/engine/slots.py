@@ -1,7 +1,8 @@
 """Slots: how many handlers may run at a time, of one connection or of all exchanges of a server.
 
 A handler holds a slot from its start to its end, except while it is paused: it waits for an answer
-of its peer, and the peer may have to call back before it can answer.
+of its peer, and the peer may have to call back before it can answer. The handler of a subscription
+gives its slot up for good once its request is answered.
 """
 
 from duet_rpc.context import Context
@@ -10,7 +11,7 @@ from duet_rpc.context import Context
 class Slots:
     """The concurrency limit of one connection or endpoint, and who counts against it."""
 
-    __slots__ = ("_max_paused", "limit", "max_running", "paused", "running")
+    __slots__ = ("_detached", "_max_paused", "limit", "max_running", "paused", "running")
 
     def __init__(self, limit: int, max_paused: int) -> None:
         """`max_paused` handlers give up their slots; with a silent peer, any number might wait."""
@@ -20,6 +21,8 @@ class Slots:
         self.running: int = 0
         self.paused: dict[Context, int] = {}
         """The handlers that are paused: how many answers of the peer each of them waits for."""
+        self._detached: set[Context] = set()
+        """Those of them that have given up their slots for good, however many they are."""
         self._max_paused = max_paused
 
     def hold_back(self) -> None:
@@ -33,7 +36,8 @@ class Slots:
     @property
     def without_slot(self) -> int:
         """How many of the paused handlers have given up their slot."""
-        return min(len(self.paused), self._max_paused)
+        detached = len(self._detached)
+        return detached + min(len(self.paused) - detached, self._max_paused)
 
     def pause(self, ctx: Context) -> None:
         """A handler waits for its peer: give up its slot, one for however many answers."""
@@ -41,8 +45,14 @@ class Slots:
             return
         answers = self.paused.get(ctx, 0)
         self.paused[ctx] = answers + 1
-        if not answers and len(self.paused) <= self._max_paused:
+        if not answers and len(self.paused) - len(self._detached) <= self._max_paused:
             self.running -= 1
+
+    def detach(self, ctx: Context) -> None:
+        """The request of a handler is answered and the handler goes on: it needs no slot."""
+        self.paused[ctx] = self.paused.get(ctx, 0) + 1
+        self._detached.add(ctx)
+        self.running -= 1
 
     def resume(self, ctx: Context) -> None:
         """One of the answers is there, or is not awaited any more; after the last one it runs."""
@@ -59,6 +69,9 @@ class Slots:
 
     def _take_again(self, ctx: Context) -> None:
         # What goes on after a pause needs no room: only so more than the limit may run.
-        if len(self.paused) <= self._max_paused:
+        if ctx in self._detached:
+            self._detached.remove(ctx)
+            self.running += 1
+        elif len(self.paused) - len(self._detached) <= self._max_paused:
             self.running += 1
         del self.paused[ctx]

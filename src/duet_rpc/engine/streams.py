@@ -10,13 +10,13 @@ Laws of this file:
 - Nothing is sent after the answer.
 """
 
-from collections.abc import AsyncGenerator
-from typing import Any, get_args
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, cast, get_args
 
 from msgspec import UNSET, Raw
 
 from duet_rpc.context import Context
-from duet_rpc.methods.parameters import PARTIAL_TOKEN, Parameters
+from duet_rpc.methods.parameters import Parameters
 from duet_rpc.methods.signature import CallSource
 from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.params import Meta
@@ -44,7 +44,8 @@ def read_request(id: bytes, values: Any, meta: Meta, dialect: Dialect) -> Stream
     if dialect.item is not None and meta.stream is not UNSET:
         window = read_window(meta.stream)
         return None if window is None else StreamRequest(id, window)
-    token = None if dialect.partial_token is None else getattr(values, PARTIAL_TOKEN, None)
+    name = dialect.partial_token
+    token = None if name is None else getattr(values, name, None)
     # A handler that has a parameter of this name answers in parts by itself, or not at all.
     return StreamRequest(id, MAX_WINDOW, token) if isinstance(token, Raw) else None
 
@@ -66,3 +67,36 @@ async def run_stream(items: AsyncGenerator[Any, None], ctx: Context) -> Any:
         if sink is not None:
             sink.close()
         await items.aclose()
+
+
+def send_parts(
+    items: Generator[Any, Any, Any], ctx: Context, encode: Callable[[Any], bytes]
+) -> list[Raw]:
+    """Run a generator that is a `def`: send its items as partial results, or return them all.
+
+    While the caller does not read, items are kept and then sent together, so no more is kept than
+    of the list.
+    """
+    asked = cast("StreamRequest | None", ctx._stream)  # no subscription is a `def`
+    token = UNSET if asked is None or not ctx.origin.can_be_called else asked.token
+    kept: list[bytes] = []
+    try:
+        for item in items:
+            if ctx.cancelled:
+                break
+            kept.append(encode(item))
+            if token is not UNSET and not ctx._peer.behind:
+                _send_part(ctx, token, kept)
+                kept = []
+        if token is UNSET:
+            return [Raw(item) for item in kept]
+        if kept:
+            _send_part(ctx, token, kept)
+        return []
+    finally:
+        items.close()
+
+
+def _send_part(ctx: Context, token: Raw, items: list[bytes]) -> None:
+    params = b'{"token":%b,"value":[%b]}' % (token, b",".join(items))
+    ctx._peer.send_ahead(ctx, lambda: params)

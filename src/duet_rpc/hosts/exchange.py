@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply, SubscriberSink
 from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.exchange import Exchanges
@@ -26,6 +26,9 @@ _NO_WAY_BACK = (
 
 class ExchangeHost(OnLoop):
     """Runs the handlers of an endpoint's exchanges on the running event loop."""
+
+    takes_subscriptions: bool = False
+    """Nothing is sent after the answer."""
 
     def __init__(self, dispatcher: Dispatcher, *, workers: Workers) -> None:
         super().__init__()
@@ -86,6 +89,10 @@ class ExchangeHost(OnLoop):
         """Have the items of a stream collected: there is one answer, and nothing beside it."""
         return None
 
+    def open_subscription(self, ctx: Context) -> SubscriberSink:
+        """Refuse: no such request is let through."""
+        raise AssertionError("refused before it began")
+
     def notify(self, method: str, params: Any) -> None:
         """Refuse to send a notification: there is no way to the caller."""
         raise UsageError(_NO_WAY_BACK)
@@ -93,6 +100,12 @@ class ExchangeHost(OnLoop):
     def notify_outside(self, method: str, params: Any) -> None:
         """Refuse to send a notification."""
         raise UsageError(_NO_WAY_BACK)
+
+    behind: bool = False
+    """There is nothing that a caller could leave unread."""
+
+    def send_ahead(self, ctx: Context, spell: Callable[[], bytes | None]) -> None:
+        """Send nothing: there is one answer, and nothing ahead of it."""
 
     @property
     def gone(self) -> Exception | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from duet_rpc.context import Context, ItemSink, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Peer, Reply, SubscriberSink
 from duet_rpc.engine.calls import encode_params
 from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.deadlines import ConnectionClocks
@@ -22,6 +22,7 @@ from duet_rpc.transports.channel import Carrier
 from duet_rpc.transports.outbox import Outbox
 from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.framing import Frame, Framing
+from duet_rpc.wire.messages import encode_notification
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
@@ -42,6 +43,9 @@ class BaseHost:
     It has more than twenty methods because handlers see it as their peer and the connection as its
     host, and more than fifteen fields because the hot path finds the parts of the engine in them.
     """
+
+    takes_subscriptions: bool = False
+    """Whether generators go on after their request is answered: there is a loop for them."""
 
     def __init__(
         self, channel: Carrier, dispatcher: Dispatcher, framing: Framing, options: ConnectionOptions
@@ -149,6 +153,20 @@ class BaseHost:
 
         return copy.copy(self.lost_by or ConnectionLost("the connection is closed"))
 
+    def send_ahead(self, ctx: Context, spell: Callable[[], bytes | None]) -> None:
+        """Send progress of a request ahead of its answer."""
+        self._refuse_in_child()
+        self.act(self._send_ahead, ctx, spell)
+
+    def _send_ahead(self, ctx: Context, spell: Callable[[], bytes | None]) -> None:
+        params = None if ctx.cancelled or ctx.is_over else spell()
+        if params is not None:
+            # Not with our calls, which wait for a peer that does not read, when answers do not.
+            body = encode_notification(self.dialect.progress, params)
+            outgoing = self.connection.outgoing
+            outgoing.send_own(self.connection.framing.frame(body))
+            outgoing.flush()
+
     def call(
         self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
     ) -> Reply[Any]:
@@ -187,6 +205,10 @@ class BaseHost:
     def open_stream(self, ctx: Context) -> ItemSink | None:
         """Have the items of a stream collected: there is no loop on which to wait for the peer."""
         return None
+
+    def open_subscription(self, ctx: Context) -> SubscriberSink:
+        """Refuse: no such request is let through."""
+        raise AssertionError("refused before it began")
 
     def _refuse_in_child(self) -> None:
         if self.is_copy:

@@ -15,22 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import Any
 
-from duet_rpc.context import Context, ItemSink
+from duet_rpc.context import Context, ItemSink, SubscriberSink
 from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.deadlines import LONG, ConnectionClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.outgoing import JOIN
 from duet_rpc.errors import ConnectionLost, UsageError
-from duet_rpc.forks import FORKED, leave
 from duet_rpc.hosts.host import BaseHost, do_nothing
-from duet_rpc.hosts.on_loop import OnLoop
+from duet_rpc.hosts.on_loop import OnLoop, strand
 from duet_rpc.hosts.replies import PeerReply
 from duet_rpc.hosts.runner import LoopRunner
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.transports.channel import Carrier, Channel
 from duet_rpc.wire.framing import Frame, Framing
+from duet_rpc.wire.messages import encode_notification
 
 _PATIENCE = 0.05
 """Seconds that another thread waits for a connection that the loop holds."""
@@ -48,6 +47,7 @@ class LoopHost(OnLoop, BaseHost):
     """
 
     behind: bool = False
+    takes_subscriptions: bool = True
     channel: Carrier
     clocks: ConnectionClocks
 
@@ -89,10 +89,11 @@ class LoopHost(OnLoop, BaseHost):
         super().forked()
         if threading.get_ident() == self._thread and self.loop.is_running():
             if self._lingers or self._runner.has_tasks:
-                _strand(self.loop)
+                strand(self.loop)
 
     def begin(self) -> None:
         """Start to read."""
+        self.connection.begin()
         self._arrange()
 
     def set_reading(self, reads: bool) -> None:
@@ -189,6 +190,20 @@ class LoopHost(OnLoop, BaseHost):
         with self.lock:
             return open_sink(self, ctx)
 
+    def open_subscription(self, ctx: Context) -> SubscriberSink:
+        """Answer the request of a subscription, and begin to send its items."""
+        from duet_rpc.hosts.subscriptions import subscribe  # with the first one that there is
+
+        with self.lock:
+            return subscribe(self, ctx)
+
+    def send_notification(self, method: str, params: bytes) -> None:
+        """Send a notification with others of this turn of the loop; the lock is held."""
+        connection = self.connection
+        body = encode_notification(method, params)
+        connection.outgoing.send_own(connection.framing.frame(body))
+        self.flush_soon()
+
     def flush_soon(self) -> None:
         """Send what is ready in this turn of the loop, together; the lock is held."""
         outgoing = self.connection.outgoing
@@ -196,7 +211,10 @@ class LoopHost(OnLoop, BaseHost):
             outgoing.flush()
         elif not self._flushes_soon:
             self._flushes_soon = True
-            self.loop.call_soon(self._flush_own)
+            if threading.get_ident() == self._thread:
+                self.loop.call_soon(self._flush_own)
+            else:
+                self.loop.call_soon_threadsafe(self._flush_own)
 
     def _flush_own(self) -> None:
         with self.lock:
@@ -238,6 +256,7 @@ class LoopHost(OnLoop, BaseHost):
                 self._writing = self.behind = False
                 self.channel.watch_writing(self.loop, None)
                 self.connection.calls.release_held()
+                self.connection.requests.send_unsent()
             self._arrange()
 
     def _arrange(self) -> None:
@@ -252,6 +271,7 @@ class LoopHost(OnLoop, BaseHost):
         if connection.broken and not self.input_ended:
             # What came before is still answered; nothing that follows can be understood.
             self.input_ended = True
+            connection.requests.end_grants()
             self._lose_calls(ConnectionLost("the peer sent something that is no frame"))
         reading = self.reads and not self.input_ended and connection.wants_data
         if reading != self._reading:
@@ -368,21 +388,3 @@ class LoopHost(OnLoop, BaseHost):
         finally:
             self.connection.handover.take_back()
             self.lock.release()
-
-
-def _strand(loop: Any) -> None:
-    """Have a child end where its handler awaits: the loop, its epoll and its tasks are shared.
-
-    To go on would run the other handlers twice, and close what the parent waits with.
-    """
-
-    def stop(*ignored: object) -> None:
-        leave(UsageError("a child that a handler has forked cannot await; " + FORKED))
-
-    ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
-    if ready is None or selector is None:  # a loop of somebody else's making
-        loop.call_soon(stop)
-        return
-    for index in range(len(ready)):
-        ready[index] = asyncio.Handle(stop, (), loop)
-    selector.select = stop

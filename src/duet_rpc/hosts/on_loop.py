@@ -8,6 +8,8 @@ from typing import Any
 
 from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
+from duet_rpc.errors import UsageError
+from duet_rpc.forks import FORKED, leave
 
 
 class OnLoop:
@@ -69,3 +71,21 @@ class OnLoop:
     def after_check(self) -> None:
         """Go on after the clocks were looked at; the lock is held."""
         self.set_timer()
+
+
+def strand(loop: Any) -> None:
+    """Have a child end where its handler awaits: the loop, its epoll and its tasks are shared.
+
+    To go on would run the other handlers twice, and close what the parent waits with.
+    """
+
+    def stop(*ignored: object) -> None:
+        leave(UsageError("a child that a handler has forked cannot await; " + FORKED))
+
+    ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
+    if ready is None or selector is None:  # a loop of somebody else's making
+        loop.call_soon(stop)
+        return
+    for index in range(len(ready)):
+        ready[index] = asyncio.Handle(stop, (), loop)
+    selector.select = stop

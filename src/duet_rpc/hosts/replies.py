@@ -85,12 +85,12 @@ class PeerReply:
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from self._host.wait_async(self).__await__()
-        return self._outcome()
+        return self.take()
 
     def result(self) -> Any:
         """Wait for the answer."""
         self._host.wait(self)
-        return self._outcome()
+        return self.take()
 
     @property
     def settled(self) -> bool:
@@ -107,7 +107,8 @@ class PeerReply:
         if not self.settled:
             self._host.connection.calls.forget(self._id, tell_peer=True)
 
-    def _outcome(self) -> Any:
+    def take(self) -> Any:
+        """Give the answer, or raise what it failed with; `CallTimeout` if it has not come."""
         if not self.settled:
             raise CallTimeout(f"{self._method}: no answer within {self.clock.timeout:g} s")
         if self._error is not None:

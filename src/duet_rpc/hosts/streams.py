@@ -12,9 +12,8 @@ from msgspec import UNSET
 
 from duet_rpc.context import Context
 from duet_rpc.engine.credits import Credit
-from duet_rpc.engine.dispatch import result_member
+from duet_rpc.engine.dispatch import encode_result
 from duet_rpc.errors import Cancelled
-from duet_rpc.wire.messages import encode_notification
 from duet_rpc.wire.streams import StreamRequest, encode_item
 
 if TYPE_CHECKING:
@@ -22,13 +21,12 @@ if TYPE_CHECKING:
 
 _TURN = 64
 """Items after which a generator that never waits lets others run."""
-_MEMBER = len(b'"result":')
 
 
 def open_sink(host: "LoopHost", ctx: Context) -> "StreamSink | None":
     """Begin a stream as its caller wants it; None if its id names another one. The lock is held."""
     asked = ctx._stream
-    assert asked is not None, "only then is there a stream"
+    assert isinstance(asked, StreamRequest), "only then is there a stream"
     if asked.token is not UNSET:
         return PartialResults(host, ctx, asked, Credit(asked.window))
     credit = host.connection.requests.open_stream(asked.id, asked.window)
@@ -84,14 +82,12 @@ class StreamSink:
 
     def send(self, value: Any) -> None:
         """Send one item; it shares a write with others of this turn of the loop."""
-        encoded = result_member(value)[_MEMBER:]
+        encoded = encode_result(value)
         host = self._host
         with host.lock:
             self.sent += 1
             self._spend()
-            body = encode_notification(*self._spell(encoded))
-            host.connection.outgoing.send_own(host.connection.framing.frame(body))
-            host.flush_soon()
+            host.send_notification(*self._spell(encoded))
 
     def _spend(self) -> None:
         self._credit.spend()

@@ -221,6 +221,11 @@ class ThreadHost(BaseHost):
         while self._mail:
             self._mail.popleft()()
 
+    def close(self) -> None:
+        """Serve nothing more; who has kept the peer is told that it is gone."""
+        self.closed: bool = True
+        self.connection.close()
+
     def release(self) -> None:
         """Give back the waking pipe; no one may wait any more. The channel is its opener's."""
         self.closed = True

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from duet_rpc.errors import UsageError
-from duet_rpc.options import without_password
+from duet_rpc.redaction import without_password
 
 if TYPE_CHECKING:
     from duet_rpc.transports.channel import Channel

@@ -24,6 +24,8 @@ class Link(Struct):
     transport: Transport = "memory"
     address: str | None = None
     """Of the server, if it has one."""
+    pid: int | None = None
+    """The process of a server that was started for this link."""
 
 
 class Opener(Protocol):

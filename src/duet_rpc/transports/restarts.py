@@ -87,4 +87,5 @@ class ChildOpener:
             loss=child.loss,
             end=child.end,
             transport="stdio",
+            pid=child.pid,
         )

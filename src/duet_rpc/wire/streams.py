@@ -51,7 +51,7 @@ class _More(Struct):
 
 
 class _End(Struct):
-    items: int
+    items: int | list[Raw]
 
 
 _window_decoder = msgspec.json.Decoder(_Window)
@@ -61,7 +61,8 @@ _end_decoder = msgspec.json.Decoder(_End)
 _list_decoder = msgspec.json.Decoder(list[Raw])
 
 
-def _read(decoder: "msgspec.json.Decoder[Any]", raw: bytes | Raw | None) -> Any:
+def read_or_none(decoder: "msgspec.json.Decoder[Any]", raw: bytes | Raw | None) -> Any:
+    """Read what a peer may have written in any way; None if it is of another form."""
     if raw is None:
         return None
     try:
@@ -72,7 +73,7 @@ def _read(decoder: "msgspec.json.Decoder[Any]", raw: bytes | Raw | None) -> Any:
 
 def read_window(raw: Raw) -> int | None:
     """Read how many items a caller takes ahead; None if it does not say so in the right form."""
-    found: _Window | None = _read(_window_decoder, raw)
+    found: _Window | None = read_or_none(_window_decoder, raw)
     return None if found is None else min(found.window, MAX_WINDOW)
 
 
@@ -83,7 +84,7 @@ def encode_item(id: bytes, seq: int, value: bytes) -> bytes:
 
 def read_item(params: bytes | None) -> tuple[bytes, int, Raw] | None:
     """Read the stream, the number and the undecoded value of an item."""
-    found: _Item | None = _read(_item_decoder, params)
+    found: _Item | None = read_or_none(_item_decoder, params)
     return None if found is None else (bytes(found.stream), found.seq, found.value)
 
 
@@ -94,14 +95,23 @@ def encode_more(id: int, items: int) -> bytes:
 
 def read_more(params: bytes | None) -> tuple[bytes, int] | None:
     """Read the stream and the number of a grant."""
-    found: _More | None = _read(_more_decoder, params)
+    found: _More | None = read_or_none(_more_decoder, params)
     return None if found is None else (bytes(found.stream), found.items)
 
 
+def read_list(value: bytes | Raw) -> list[Raw] | None:
+    """Read the undecoded items of a list; None if it is none."""
+    items: list[Raw] | None = read_or_none(_list_decoder, value)
+    return items
+
+
 def read_end(result: bytes | Raw) -> int | list[Raw] | None:
-    """Read the answer to a stream: how many items came, or all of them; None if it is neither."""
-    items: list[Raw] | None = _read(_list_decoder, result)
+    """Read the answer to a stream: how many items came, or all of them; None if it is neither.
+
+    All of them are a list, or the `items` of an object, as some results of LSP are.
+    """
+    items = read_list(result)
     if items is not None:
         return items
-    found: _End | None = _read(_end_decoder, result)
+    found: _End | None = read_or_none(_end_decoder, result)
     return None if found is None else found.items
