@@ -4,8 +4,10 @@
 
 Bytes go through as they come, signals are handed on, the daemon's exit status becomes ours. What
 the daemon wrote is in `stdout` and `stderr`, what it was sent in `stdin`, its process id in `pid`,
-how it ended in `status` (written last, so that whoever sees it can read the rest). Plain standard
-library, few imports: it must not be slower to start than the daemon.
+how long it took from the end of its input to its own in `lasted` if it came to that, the signals
+that were handed on in `signals`, how it ended in `status` (written last, so that whoever sees it
+can read the rest). Plain standard library, few imports: it must not be slower to start than the
+daemon.
 """
 
 import os
@@ -13,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from types import FrameType
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -33,6 +36,8 @@ def copy(source: int, goal: int, kept: str) -> None:
 
 def main() -> None:
     directory, *command = sys.argv[1:]
+    ended: list[float] = []
+    handed_on: list[int] = []
     # Blocked until there is a daemon to hand them to.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     daemon = subprocess.Popen(
@@ -43,10 +48,15 @@ def main() -> None:
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS),
     )
     assert daemon.stdin and daemon.stdout and daemon.stderr
-    with open(os.path.join(directory, "pid"), "w") as file:
-        file.write(str(daemon.pid))
+
+    def keep(name: str, text: str) -> None:
+        with open(os.path.join(directory, name), "w") as file:
+            file.write(text)
+
+    keep("pid", str(daemon.pid))
 
     def hand_on(number: int, frame: FrameType | None) -> None:
+        handed_on.append(number)
         daemon.send_signal(number)
 
     for number in SIGNALS:
@@ -59,16 +69,23 @@ def main() -> None:
         thread.start()
         return thread
 
-    start(0, daemon.stdin.fileno(), "stdin")
+    def copy_input(goal: int) -> None:
+        copy(0, goal, os.path.join(directory, "stdin"))
+        ended.append(time.monotonic())
+
+    threading.Thread(target=copy_input, args=(daemon.stdin.fileno(),), daemon=True).start()
     outputs = [
         start(daemon.stdout.fileno(), 1, "stdout"),
         start(daemon.stderr.fileno(), 2, "stderr"),
     ]
     status = daemon.wait()
+    now = time.monotonic()
+    keep("signals", " ".join(map(str, handed_on)))
+    if ended:
+        keep("lasted", f"{now - ended[0]:.3f}")
     for output in outputs:
         output.join()
-    with open(os.path.join(directory, "status.new"), "w") as file:
-        file.write(str(status))
+    keep("status.new", str(status))
     os.rename(os.path.join(directory, "status.new"), os.path.join(directory, "status"))
     os._exit(status if status >= 0 else 128 - status)  # stdin may still be waiting for more
 

@@ -109,6 +109,26 @@ def test_neovim_cancels(editor: Editor) -> None:
     assert errors == [-32800]
 
 
+@pytest.mark.clause("lsp-8", "lsp-9", "lsp-10")
+def test_neovim_is_told_progress_and_partial_results(editor: Editor) -> None:
+    saw = neovim(editor, "progress", SERVER=SLOW)
+    assert saw["shows"] is True
+    assert saw["indexed"] == "indexed"
+    assert [len(saw["list"]), saw["parts"]] == [2, []]
+    told: dict[str, list[Any]] = {}
+    for each in saw["progress"]:
+        told.setdefault(each["token"], []).append(each["value"])
+    title = {"kind": "begin", "title": "Index everything"}
+    of_request = {**title, "percentage": 50, "message": "of the request"}
+    assert told.pop("mine") == [of_request, {"kind": "end"}]
+    assert [part for [part] in told.pop("parts")] == saw["list"]
+    [own] = told.values()
+    assert [value["kind"] for value in own] == ["begin", "report", "end"]
+    assert own[1] == {"kind": "report", "percentage": 50, "message": "of the server"}
+    assert saw["ended"] == ENDED_WELL
+    editor.tapped.check()
+
+
 def test_neovim_starts_a_killed_server_again(editor: Editor) -> None:
     saw = neovim(editor, "killed")
     assert saw["first"]["code"] == 137

@@ -28,6 +28,7 @@ from duet_rpc.lsp.types import (
     TextEdit,
     WorkspaceEdit,
 )
+from duet_rpc.lsp.work_done import WorkDone
 
 __all__ = [
     "CodeAction",
@@ -47,5 +48,6 @@ __all__ = [
     "TextDocument",
     "TextDocumentIdentifier",
     "TextEdit",
+    "WorkDone",
     "WorkspaceEdit",
 ]

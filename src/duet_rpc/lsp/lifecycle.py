@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from duet_rpc.context import RemotePeer
 from duet_rpc.errors import InvalidRequest, NotInitialized
 from duet_rpc.lsp.positions import Encoding
 
@@ -61,17 +62,20 @@ class Lifecycle:
         """Between `initialize` and `shutdown`."""
         self.has_shut_down: bool = False
         self.editor: Editor = Editor()
+        self.peer: RemotePeer | None = None
+        """The client, once it has sent `initialize`."""
 
     def begin_anew(self) -> None:
         """Forget the session before: another client is to come."""
         self.running = self.has_shut_down = False
         self.editor = Editor()
+        self.peer = None
 
-    def start(self, editor: Editor) -> None:
+    def start(self, editor: Editor, peer: RemotePeer) -> None:
         """Take the one `initialize` that there is."""
         if self.running or self.has_shut_down:
             raise InvalidRequest(data={"detail": "initialize was sent before"})
-        self.editor = editor
+        self.editor, self.peer = editor, peer
         self.running = True
 
     def shut_down(self) -> None:

@@ -103,3 +103,16 @@ _CONVERTERS: dict[str, Converter] = {
 def find_converter(method: str) -> Converter:
     """Find what converts the results of a method."""
     return _CONVERTERS.get(method, send_as_is)
+
+
+_ONE_VALUE = frozenset({
+    "textDocument/hover",
+    "textDocument/prepareRename",
+    "textDocument/rename",
+    "textDocument/signatureHelp",
+})  # fmt: skip
+
+
+def is_list_of_items(method: str) -> bool:
+    """Tell whether the result of a method is the list of what its generator yields."""
+    return method not in _ONE_VALUE

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from duet_rpc.context import Context, RemotePeer
 from duet_rpc.lsp.documents import Documents
 from duet_rpc.lsp.features import (
     IGNORED,
@@ -18,8 +19,9 @@ from duet_rpc.lsp.features import (
 )
 from duet_rpc.lsp.handlers import adapt
 from duet_rpc.lsp.lifecycle import Editor, Lifecycle
-from duet_rpc.lsp.results import find_converter, send_as_is
+from duet_rpc.lsp.results import find_converter, is_list_of_items, send_as_is
 from duet_rpc.lsp.synchronisation import Synchronisation, make_check
+from duet_rpc.lsp.work_done import CANCEL, OpenWork, WorkDone
 from duet_rpc.options import check
 from duet_rpc.policy import EDITOR, Policy
 from duet_rpc.server.server import Server
@@ -106,11 +108,17 @@ class LanguageServer:
         """The methods that were registered, and the options of their capabilities."""
         self._lifecycle = Lifecycle()
         self._synchronisation = Synchronisation(self._lifecycle, self.documents)
+        self._work = OpenWork()
 
     @property
     def editor(self) -> Editor:
         """What the client said of itself in `initialize`."""
         return self._lifecycle.editor
+
+    @property
+    def peer(self) -> RemotePeer | None:
+        """The client, which may be told things outside of any request; None before `initialize`."""
+        return self._lifecycle.peer
 
     code_action: NamedFeature = NamedFeature("textDocument/codeAction")
     completion: NamedFeature = NamedFeature("textDocument/completion")
@@ -140,6 +148,19 @@ class LanguageServer:
         self._synchronisation.checks.append(make_check(handler, self._lifecycle, scope))
         return handler
 
+    def work_done(
+        self, title: str, *, message: str | None = None, cancellable: bool = False
+    ) -> WorkDone:
+        """Have the client show the progress of work that belongs to no request.
+
+        `async with server.work_done("Index") as work:` in a task, and `with` in a thread; inside,
+        `work.report(done, total, message)`. If it is `cancellable`, look at `work.cancelled`. A
+        client that cannot show it is told nothing.
+        """
+        shows = self.editor.supports("window.workDoneProgress")
+        peer = self._lifecycle.peer if shows else None
+        return self._work.add(peer, title, message=message, cancellable=cancellable)
+
     def make_service(self) -> Service:
         """Make the service of a new session; one before it is over.
 
@@ -148,9 +169,12 @@ class LanguageServer:
         self._lifecycle.begin_anew()
         self.documents.clear()
         service = Service(self.name, version=self.version)
+        self._work = OpenWork()
         self._add_lifecycle(service)
         self._synchronisation.add_to(service)
         service.include(self._features)
+        if CANCEL not in service:
+            self._work.add_to(service)
         for name in IGNORED:
             if name not in service:
                 service.notification(name=name, inline=True, ignore_unknown=True)(_ignore)
@@ -182,6 +206,7 @@ class LanguageServer:
             documents=self.documents,
             convert=find_converter(method) if answers else send_as_is,
             answers=answers,
+            in_parts=answers and is_list_of_items(method),
         )
         register = self._features.query if answers else self._features.notification
         register(name=method, ignore_unknown=True, inline=inline, timeout=timeout)(served)
@@ -197,6 +222,8 @@ class LanguageServer:
             initializationOptions: Any = None,
             rootUri: str | None = None,
             workspaceFolders: list[dict[str, Any]] | None = None,
+            *,
+            ctx: Context,
         ) -> dict[str, Any]:
             """Say what the server can; the first request of a session."""
             about = clientInfo if isinstance(clientInfo, dict) else {}
@@ -208,7 +235,7 @@ class LanguageServer:
                 root_uri=rootUri,
                 workspace_folders=workspaceFolders or (),
             )
-            lifecycle.start(editor)
+            lifecycle.start(editor, ctx.peer)
             encoding = self.documents.encoding = editor.position_encoding
             described = describe_capabilities(self._options, self._sync, encoding)
             named = {"name": self.name} | ({"version": self.version} if self.version else {})

@@ -18,7 +18,7 @@ from duet_rpc.lsp.documents import (
     OpenedDocument,
     TextDocument,
 )
-from duet_rpc.lsp.handlers import is_async, read_arguments
+from duet_rpc.lsp.handlers import is_async, read_arguments, yields
 from duet_rpc.lsp.lifecycle import Lifecycle
 from duet_rpc.lsp.session import Session, publish_diagnostics
 from duet_rpc.lsp.types import TextDocumentIdentifier
@@ -37,9 +37,11 @@ def make_check(
 ) -> Check:
     """Prepare a function that takes a `TextDocument`, and may take a `Session` and a `Context`."""
     arguments = read_arguments(handler, "on_change", scope)
-    if arguments.members.keys() - {"textDocument"} or arguments.whole is not None:
+    if arguments.members.keys() - {"textDocument"}:
         raise UsageError("on_change: the function takes a TextDocument, a Session and a Context")
     known = {"_handler": handler, "_Session": Session, "_lifecycle": lifecycle}
+    if is_async(handler, "on_change") and yields(handler, "on_change"):
+        raise UsageError("on_change: an async def that yields cannot be served; return a list")
     called = f"_handler({', '.join(arguments.expressions)})"
     return Check(eval(f"lambda _document, _ctx: {called}", known), is_async(handler, "on_change"))
 

@@ -2,7 +2,10 @@
 
     JSONRPC, LSP    $/cancelRequest {id}              $/progress {token, value}
                     $/item {stream, seq, value}       $/more {stream, items}
-    LSP             partial results of a request with a `partialResultToken`, as $/progress
+    all             $/item {subscription, ...}        $/more {subscription, items}
+                    $/end {subscription, error}       $/unsubscribe {subscription}
+    LSP             also, of a request with a `partialResultToken`: its items, as $/progress
+                    also, of a request with a `workDoneToken`: begin, report, end, as $/progress
     MCP             notifications/cancelled           notifications/progress
                     {requestId, reason}               {progressToken, progress, total, message}
                     no streams: a caller gets the list
@@ -10,7 +13,8 @@
 Laws of this file:
 - These names and shapes stand here and nowhere else; the engine knows ids, tokens and values.
 - What `ctx.progress` is given, `on_progress` gets at the other end, as one `Progress`, under each
-  dialect. Only what has no place in MCP (a progress that is no number) travels as text.
+  dialect. Only what has no place in MCP (a progress that is no number) travels as text, and a
+  caller that speaks of work done alone gets percentages.
 
 It knows bytes and values; no clock, no I/O, no methods.
 """
@@ -20,12 +24,21 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
-from duet_rpc.options import check, is_number
+from duet_rpc.options import check, is_integer, is_number
 from duet_rpc.wire.surrogates import decode_value, encode_value
 
 DialectName: TypeAlias = Literal["jsonrpc", "lsp", "mcp"]
+
+ITEM = "$/item"
+"""Carries one item of a subscription, under every dialect, as are the next three."""
+MORE = "$/more"
+"""Grants further items of a subscription."""
+END = "$/end"
+"""Tells the end of a subscription."""
+UNSUBSCRIBE = "$/unsubscribe"
+"""Ends a subscription, by its subscriber."""
 
 _NULL = Raw(b"null")
 _members_decoder = msgspec.json.Decoder(dict[str, Raw])
@@ -75,6 +88,23 @@ class Dialect(Struct, frozen=True):
     """The method by which the reader of a stream grants further items."""
     partial_token: str | None = None
     """The param that asks for partial results, which are progress without flow control."""
+    work_done_token: str | None = None
+    """The param that asks for progress with a begin and an end."""
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The members that may come beside the params of every request, as `_meta` may."""
+        return tuple(name for name in (self.partial_token, self.work_done_token) if name)
+
+    def work_done(self, token: int) -> dict[str, int]:
+        """Make what asks for progress under a token, beside `_meta` which asks for it too."""
+        return {} if self.work_done_token is None else {self.work_done_token: token}
+
+    @property
+    def method_names(self) -> frozenset[str | None]:
+        """The methods that the engine itself looks at."""
+        own = (self.cancel, self.progress, self.item, self.more)
+        return frozenset((*own, ITEM, MORE, END, UNSUBSCRIBE))
 
     def encode_cancel(self, id: int) -> bytes:
         """Write the params that cancel a call of ours."""
@@ -87,6 +117,13 @@ class Dialect(Struct, frozen=True):
         """Read which request is cancelled: its raw id. None if the params do not say."""
         id = _members(params).get(self.cancel_id)
         return None if id is None else bytes(id)
+
+    def read_token(self, token: Any) -> Any:
+        """Take what a request names its progress by; None if it asks for none, or by no token."""
+        if token is UNSET:
+            return None
+        is_token = self.progress_value is not None or isinstance(token, str) or is_integer(token)
+        return token if is_token else None
 
     def spell_progress(
         self, token: Any, done: Any, total: Any, message: str | None, last: Any
@@ -181,12 +218,17 @@ JSONRPC = Dialect(
     set_level="setLogLevel",
     levels={level: level for level in ("debug", "info", "warn", "error")},
     repeats_level=True,
-    item="$/item",
-    more="$/more",
+    item=ITEM,
+    more=MORE,
 )
 """JSON-RPC spells none of these; the language server protocol does, and others follow it."""
 
-LSP = msgspec.structs.replace(JSONRPC, name="lsp", partial_token="partialResultToken")
+LSP = msgspec.structs.replace(
+    JSONRPC,
+    name="lsp",
+    partial_token="partialResultToken",
+    work_done_token="workDoneToken",
+)
 """The language server protocol itself."""
 
 MCP = Dialect(

@@ -5,10 +5,15 @@ local PATIENCE = 40000 -- milliseconds: far more than anything here takes
 
 local prose = dofile(vim.env.HOW_TO)
 local ended, logged
+local progress = {}
 
 prose.config.on_exit = function(code, signal) ended = { code = code, signal = signal } end
 prose.config.handlers = {
   ["window/logMessage"] = function(_, params) logged = params.message end,
+  ["$/progress"] = function(...)
+    table.insert(progress, vim.deepcopy((select(2, ...)))) -- the handler below keeps, and changes, its own
+    return vim.lsp.handlers["$/progress"](...)
+  end,
 }
 if vim.env.SERVER then
   prose.config.cmd = { "python3", vim.env.SERVER }
@@ -85,6 +90,20 @@ function scenarios.cancel()
   wait_until(function() return logged ~= nil end, "the begin")
   client().cancel_request(id)
   local saw = { hover = ask("textDocument/hover", at(0, 1)).result }
+  saw.ended = stop()
+  return saw
+end
+
+function scenarios.progress()
+  open({ "one two one" })
+  local saw = { shows = vim.lsp.protocol.make_client_capabilities().window.workDoneProgress }
+  saw.indexed = ask("prose/index", { workDoneToken = "mine" }).result
+  local params = at(0, 1)
+  saw.list = ask("textDocument/declaration", params).result
+  params.partialResultToken = "parts"
+  saw.parts = ask("textDocument/declaration", params).result
+  wait_until(function() return #progress == 7 end, "all progress")
+  saw.progress = progress
   saw.ended = stop()
   return saw
 end
