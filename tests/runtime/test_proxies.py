@@ -2,15 +2,16 @@
 
 import dataclasses
 import operator
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Annotated, Any, Protocol
 
 import pydantic
 import pytest
 
-from duet_rpc import MemoryStore, Name, Retry, Service, Whole, command, query
+from duet_rpc import MemoryStore, Name, Retry, Service, Whole, command, notification, query
 from duet_rpc.errors import ConnectionLost, InvalidAnswer, InvalidParams, RpcError, UsageError
 from tests.runtime.faces import PATIENCE, Face, Peer, Scripted, failure
+from tests.transports.lines import eventually
 
 
 @dataclasses.dataclass
@@ -256,3 +257,81 @@ def test_a_result_that_does_not_fit_a_model_is_no_answer(face: Face) -> None:
     with pytest.raises(InvalidAnswer, match="a type's own check refused it") as caught:
         driver.do(lambda client: client.call("mail.find", ask, returns=Search))
     assert "secret" not in str(caught.value) and "pydantic" not in str(caught.value)
+
+
+class Feed(Protocol):
+    @query
+    def count(self, n: int) -> AsyncIterator[Account]: ...
+    @query(name="feed/total")
+    async def total(self, *numbers: int) -> int: ...
+    @notification(name="feed/rung")
+    async def ring(self, times: int) -> None: ...
+
+
+class BlockingFeed(Protocol):
+    @query
+    def count(self, n: int) -> Iterator[Account]: ...
+    @query(name="feed/total")
+    def total(self, *numbers: int) -> int: ...
+    @notification(name="feed/rung")
+    def ring(self, times: int) -> None: ...
+
+
+@pytest.mark.clause("client-32")
+@pytest.mark.parametrize("by", ["protocol", "service"])
+def test_a_method_that_returns_an_iterator_is_a_stream(face: Face, by: str) -> None:
+    service, rung = Service("feed"), list[int]()
+
+    @service.query
+    async def count(n: int) -> AsyncIterator[Account]:
+        for number in range(n):
+            yield Account("a", number)
+        raise NoFunds()
+
+    @service.query(name="feed/total")
+    def total(*numbers: int) -> int:
+        return sum(numbers)
+
+    @service.notification(name="feed/rung")
+    def ring(times: int) -> None:
+        rung.append(times)
+
+    interface: Any = Feed if face.name == "asyncio" else BlockingFeed
+    driver = face.connect(service)
+
+    def proxy(client: Any) -> Any:
+        return client.proxy(service if by == "service" else interface, "feed")
+
+    async def take_async(items: Any) -> list[Any]:
+        found: list[Any] = []
+        try:
+            async for item in items:
+                found.append(item)
+        except NoFunds as error:
+            found.append(error.code)
+        return found
+
+    def take(client: Any) -> Any:
+        items = proxy(client).count(n=2)
+        if hasattr(items, "__anext__"):
+            return take_async(items)
+        found: list[Any] = []
+        try:
+            for item in items:
+                found.append(item)
+        except NoFunds as error:
+            found.append(error.code)
+        return found
+
+    assert driver.do(take) == [Account("a", 0), Account("a", 1), 4712]
+    attribute = "feed/total" if by == "service" else "total"
+    assert driver.do(lambda client: getattr(proxy(client), attribute)(1, 2, 3)) == 6
+    assert driver.do(lambda client: getattr(proxy(client), attribute)()) == 0
+    if by == "protocol":
+        driver.do(lambda client: proxy(client).ring(3))
+        eventually(lambda: rung == [3], "it has rung")
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="the whole name of a method"):
+        query(name="")
