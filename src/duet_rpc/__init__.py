@@ -4,33 +4,37 @@ What needs an event loop or a database is imported when it is first asked for, s
 daemon starts as fast as Python does. So are servers and clients: few programs are both.
 """
 
-from typing import TYPE_CHECKING, Any
+from duet_rpc.collector import pause_collector
 
-from duet_rpc import startup  # noqa: F401  (before all others)
-from duet_rpc.context import Context, Injected, Origin, RemotePeer, Transaction
-from duet_rpc.errors import (
-    CallTimeout,
-    ConnectFailed,
-    ConnectionLost,
-    DuetError,
-    InvalidParams,
-    OutcomeUnknown,
-    RpcError,
-    TransportError,
-    UsageError,
-)
-from duet_rpc.methods.names import Name, Whole
-from duet_rpc.service import Service
-from duet_rpc.version import __version__
-from duet_rpc.wire.dialect import Progress
+with pause_collector():
+    from typing import TYPE_CHECKING, Any
+
+    from duet_rpc import startup  # noqa: F401  (before all others)
+    from duet_rpc.context import Context, Injected, Origin, RemotePeer, Transaction
+    from duet_rpc.errors import (
+        CallTimeout,
+        ConnectFailed,
+        ConnectionLost,
+        DuetError,
+        InvalidParams,
+        OutcomeUnknown,
+        RpcError,
+        TransportError,
+        UsageError,
+    )
+    from duet_rpc.methods.names import Name, Whole
+    from duet_rpc.service import Service
+    from duet_rpc.version import __version__
+    from duet_rpc.wire.dialect import Progress
 
 if TYPE_CHECKING:
     from duet_rpc import blocking, testing
     from duet_rpc.client.client import Client
     from duet_rpc.client.ends import ConnectionEnd
     from duet_rpc.client.outcomes import Outcome
-    from duet_rpc.client.proxies import command, query
+    from duet_rpc.client.proxies import command, notification, query, subscription
     from duet_rpc.client.started import StartedCall
+    from duet_rpc.client.subscriptions import Subscription
     from duet_rpc.ledger.stores.memory import MemoryStore
     from duet_rpc.ledger.stores.postgres.store import PostgresStore as PostgresStore
     from duet_rpc.ledger.stores.redis.store import RedisStore as RedisStore
@@ -63,6 +67,7 @@ __all__ = [
     "SqliteStore",
     "StartedCall",
     "Stdio",
+    "Subscription",
     "Tcp",
     "Transaction",
     "TransportError",
@@ -72,7 +77,9 @@ __all__ = [
     "__version__",
     "blocking",
     "command",
+    "notification",
     "query",
+    "subscription",
     "testing",
 ]
 
@@ -90,12 +97,15 @@ _FETCHED_WHEN_ASKED_FOR = {
     "Server": "duet_rpc.server.server",
     "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
     "StartedCall": "duet_rpc.client.started",
+    "Subscription": "duet_rpc.client.subscriptions",
     "Stdio": "duet_rpc.server.endpoints",
     "Tcp": "duet_rpc.server.endpoints",
     "Unix": "duet_rpc.server.endpoints",
     "blocking": "duet_rpc.blocking",
     "command": "duet_rpc.client.proxies",
+    "notification": "duet_rpc.client.proxies",
     "query": "duet_rpc.client.proxies",
+    "subscription": "duet_rpc.client.proxies",
     "testing": "duet_rpc.testing",
 }
 
@@ -107,7 +117,8 @@ def __getattr__(name: str) -> Any:
 
     path = _FETCHED_WHEN_ASKED_FOR[name]
     try:
-        module = import_module(path)
+        with pause_collector():
+            module = import_module(path)
     except ModuleNotFoundError as error:
         if name not in _EXTRAS:
             raise

@@ -3,9 +3,11 @@
 `Context` tells a handler about the request it answers and lets it talk back to the peer. It works
 in both kinds of handler: what it sends, it sends at once; the object that comes back can be awaited
 in an `async def` and asked for its `result()` in a `def`.
+
+It has more than 400 lines because everything that a handler can do is described where it is found.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -20,14 +22,19 @@ from typing import (
 
 from msgspec import Struct
 
+from duet_rpc.errors import UsageError
 from duet_rpc.options import TIME_LEFT, check, is_time_left
 from duet_rpc.wire.dialect import Dialect
 from duet_rpc.wire.params import RetryAge
+from duet_rpc.wire.surrogates import encode_value
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
+    from duet_rpc.wire.agents import Root, Sample
     from duet_rpc.wire.streams import StreamRequest
+    from duet_rpc.wire.subscriptions import SubscriptionRequest
+    from duet_rpc.wire.work_done import WorkDoneReports
 
 
 T = TypeVar("T")
@@ -80,6 +87,22 @@ class ItemSink(Protocol):
         ...
 
 
+class SubscriberSink(Protocol):
+    """Where the items of a subscription go."""
+
+    def send(self, value: Any) -> None:
+        """Send one item, or keep it until it can be sent."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until another item may be made."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until everything is sent, or nothing more can be."""
+        ...
+
+
 class Peer(Protocol):
     """The other end, as a running handler sees it."""
 
@@ -110,12 +133,53 @@ class Peer(Protocol):
         """Why nothing can be sent to it any more; None while it is there."""
         ...
 
+    @property
+    def behind(self) -> bool:
+        """It has not taken what we sent."""
+        ...
+
+    def send_ahead(self, ctx: "Context", spell: "Callable[[], bytes | None]") -> None:
+        """Send progress of a request ahead of its answer, also if the peer does not read now.
+
+        `spell` writes its params when it is sent; nothing is sent once the request is answered.
+        """
+        ...
+
     def open_stream(self, ctx: "Context") -> ItemSink | None:
         """Begin to send items; None if the caller, or this host, cannot take them one by one."""
         ...
 
+    @property
+    def takes_subscriptions(self) -> bool:
+        """Whether items can be sent to it after its request was answered."""
+        ...
+
+    def open_subscription(self, ctx: "Context") -> SubscriberSink:
+        """Answer the request of a subscription and begin to send items; raise the refusal."""
+        ...
+
     def logger(self, ctx: "Context") -> "LoggerAdapter[Any]":
         """Make the logger whose lines carry this request's ids."""
+        ...
+
+
+class FaceRequest(Protocol):
+    """What a handler may ask of a protocol that is not JSON-RPC itself."""
+
+    def elicit(self, ctx: "Context", kind: Any, message: str, **options: Any) -> "Reply[Any]":
+        """See `Context.elicit`."""
+        ...
+
+    def sample(self, ctx: "Context", messages: Any, **options: Any) -> "Reply[Sample]":
+        """See `Context.sample`."""
+        ...
+
+    def roots(self, ctx: "Context", **options: Any) -> "Reply[list[Root]]":
+        """See `Context.roots`."""
+        ...
+
+    def wrap_logger(self, logger: "LoggerAdapter[Any]") -> "LoggerAdapter[Any]":
+        """Have log lines sent to the caller as well, if it wants them."""
         ...
 
 
@@ -196,8 +260,18 @@ class RemotePeer:
             raise gone
 
 
+def _encode_progress(params: Any) -> bytes:
+    try:
+        return encode_value(params)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise UsageError(f"this progress cannot be written as JSON: {error}") from None
+
+
 class Context(Struct, eq=False):
-    """The request being answered. Made for each call; to be kept longer, there is its `peer`."""
+    """The request being answered. Made for each call; to be kept longer, there is its `peer`.
+
+    It has more than fifteen fields because it is one flat value that is made for each request.
+    """
 
     _peer: Peer
     method: str
@@ -211,7 +285,8 @@ class Context(Struct, eq=False):
     trace_parent: str | None = None
     """The W3C trace context that came in `params._meta.traceparent`."""
     progress_token: Any = None
-    """What the caller wants progress under, as it came in `params._meta.progressToken`."""
+    """What the caller wants progress under, as it came in `params._meta.progressToken`, or under
+    the dialect `lsp` in `params.workDoneToken`."""
     _progressed: Any = None
     retry: RetryAge | None = None
     """Which attempt at a command this is, and how old the first one; None for the first."""
@@ -221,8 +296,12 @@ class Context(Struct, eq=False):
     """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
     is_over: bool = False
     """True once the handler has ended."""
-    _stream: "StreamRequest | None" = None
-    """How the caller wants the items of a stream; None if it wants the list."""
+    _stream: "StreamRequest | SubscriptionRequest | None" = None
+    """How the caller wants the items of a stream or subscription; None if it wants the list."""
+    _asked: "FaceRequest | None" = None
+    """What the face knows of the request, where another protocol is spoken."""
+    _work_done: "WorkDoneReports | None" = None
+    """What was reported, of a caller that wants progress with a begin and an end."""
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, request {self.correlation_id}>"
@@ -244,8 +323,12 @@ class Context(Struct, eq=False):
 
     @property
     def logger(self) -> "LoggerAdapter[Any]":
-        """A logger whose lines carry this request's method and ids."""
-        return self._peer.logger(self)
+        """A logger whose lines carry this request's method and ids.
+
+        An agent that asks for log lines gets them too.
+        """
+        logger = self._peer.logger(self)
+        return logger if self._asked is None else self._asked.wrap_logger(logger)
 
     def notify(self, method: str, params: Any = None) -> Sent:
         """Send a notification to the caller."""
@@ -257,14 +340,25 @@ class Context(Struct, eq=False):
 
         `value` is how much is done: a number that grows, if callers over MCP are to be served too.
         """
-        if self.progress_token is not None and self.origin.can_be_called:
+        if self._work_done is not None:
+            self._report(self._work_done, value, total, message)
+        elif self.progress_token is not None and self.origin.can_be_called:
             dialect = self._peer.dialect
             params, self._progressed = dialect.spell_progress(
                 self.progress_token, value, total, message, self._progressed
             )
             if params is not None:
-                self._peer.notify(dialect.progress, params)
+                encoded = _encode_progress(params)
+                self._peer.send_ahead(self, lambda: encoded)
         return _SENT
+
+    def _report(self, work: "WorkDoneReports", done: Any, total: Any, message: str | None) -> None:
+        # A caller that does not read gets none: later they would come behind the answer.
+        if self.origin.can_be_called and not self._peer.behind:
+            from duet_rpc.wire.work_done import describe_progress  # with the first that there is
+
+            said = describe_progress(done, total, message)
+            self._peer.send_ahead(self, lambda: work.report(said))
 
     @overload
     def call(
@@ -290,6 +384,59 @@ class Context(Struct, eq=False):
         """
         check("timeout", timeout, is_time_left(timeout), TIME_LEFT)
         return self._peer.call(self, method, params, timeout, returns)
+
+    # For agents.
+
+    def elicit(
+        self, kind: type[T], message: str, *, key: str | None = None, timeout: float | None = None
+    ) -> "Reply[T | None]":
+        """Ask the user of an agent to fill in a form: the fields of a dataclass or a Struct.
+
+        `await ctx.elicit(Details, "Who are you?")`, or `.result()` in a `def`. None is the answer
+        of a user who does not want to. The handler may be run again from its beginning when the
+        answer is there, so what it does before it asks must do no harm when it is done twice;
+        a command that runs at most once cannot ask. `key` names the question; it is the same each
+        time that the handler runs.
+        """
+        return self._agent.elicit(self, kind, message, key=key, timeout=timeout)
+
+    def sample(
+        self,
+        messages: Any,
+        *,
+        max_tokens: int,
+        system: str | None = None,
+        temperature: float | None = None,
+        stop: "Sequence[str]" = (),
+        preferences: dict[str, Any] | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> "Reply[Sample]":
+        """Have a model of the agent's go on after a text, or some `duet_rpc.mcp.Message`s.
+
+        As with `elicit`, the handler may be run again from its beginning.
+        """
+        return self._agent.sample(
+            self,
+            messages,
+            max_tokens=max_tokens,
+            system=system,
+            temperature=temperature,
+            stop=stop,
+            preferences=preferences,
+            key=key,
+            timeout=timeout,
+        )
+
+    def roots(self, *, key: str | None = None, timeout: float | None = None) -> "Reply[list[Root]]":
+        """Ask an agent in which places it works; as with `elicit`, the handler may run again."""
+        return self._agent.roots(self, key=key, timeout=timeout)
+
+    @property
+    def _agent(self) -> FaceRequest:
+        if self._asked is None:
+            raise UsageError("only an agent can be asked: this caller does not speak MCP")
+        return self._asked
 
 
 class Transaction(Protocol):

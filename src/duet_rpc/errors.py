@@ -4,7 +4,7 @@
     ├─ RpcError                yes, and it is no: code, message, data; the same classes on both ends
     │  ├─ ParseError  InvalidRequest  MethodNotFound  InvalidParams  InternalError
     │  ├─ KeyReused  InProgress  OutcomeUnknown  StoreUnavailable  ResultUnserializable
-    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled  NotInitialized
+    │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled  NotInitialized  Lagged
     │  └─ your own subclasses, with codes outside -32768..-32000
     ├─ TransportError          unknown: a query may be sent again, a command only with its key
     │  └─ ConnectFailed  ConnectionLost  InvalidAnswer  CallTimeout (also a TimeoutError)
@@ -71,6 +71,8 @@ class RpcError(DuetError):
     """True if a peer answered this error to a call of ours, rather than our own code raising it."""
     word: ClassVar[str | None] = None
     """What `data.reason` says for every error of this class, where one word is enough."""
+    is_own: ClassVar[bool] = False
+    """Whether it belongs to a protocol that we speak, and may have one of its codes."""
 
     def __init__(self, message: str | None = None, *, data: Any = None, code: int | None = None):
         if message is not None:
@@ -233,7 +235,7 @@ def misuse(error: RpcError) -> str | None:
         return f"{name}: a code is an integer, not {code!r}"
     if code == RpcError.code and not isinstance(error, InternalError):
         return f"{name} has no code of its own; raise a class that states one, {_FREE}"
-    if code in RESERVED_CODES and code not in _BY_CODE:
+    if code in RESERVED_CODES and code not in _BY_CODE and not error.is_own:
         return _reserved(name, code)
     return None
 
@@ -275,6 +277,7 @@ INVALID_REQUEST_REASONS = frozenset(
         "invalid-id-type",
         "notification-not-allowed",
         "oversize",
+        "too-many-subscriptions",
         "unsupported-content-type",
     }
 )
@@ -360,7 +363,7 @@ class Overloaded(RpcError):
 
 
 class ShuttingDown(RpcError):
-    """The server is ending and did not start this request."""
+    """The server is ending: it did not start this request, or has ended this subscription."""
 
     code: int = -32018
     message: str = "Shutting down"
@@ -376,12 +379,43 @@ class DeadlineExceeded(RpcError):
     word: ClassVar[str | None] = "deadline-exceeded"
 
 
+class Lagged(RpcError):
+    """A subscriber did not take its items in time, and its subscription has ended."""
+
+    code: int = -32020
+    message: str = "Subscriber too slow"
+    word: ClassVar[str | None] = "lagged"
+
+
 class Cancelled(RpcError):
     """The request was cancelled by its caller. The code is LSP's."""
 
     code: int = -32800
     message: str = "Request cancelled"
     word: ClassVar[str | None] = "cancelled"
+
+
+class InputRequired(RpcError):
+    """A handler has asked its caller for something, and runs again with the answer.
+
+    It is not sent: a protocol that has such questions says it in its own way.
+    """
+
+    code: int = -33600
+    message: str = "Input required"
+    word: ClassVar[str | None] = "input-required"
+
+
+class NeedsInput(BaseException):
+    """Goes through a handler that has asked for something that is not there yet.
+
+    No handler is to catch it: what it has done so far is undone, nothing is recorded, and it runs
+    again when the answer is there.
+    """
+
+    def __init__(self, refusal: InputRequired) -> None:
+        super().__init__(refusal.message)
+        self.refusal: InputRequired = refusal
 
 
 class TransportError(DuetError):

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Raw, Struct
 
-from duet_rpc.context import Context, Origin
+from duet_rpc.context import Context, Origin, RemotePeer
 from duet_rpc.errors import RpcError, UsageError
 
 __all__ = [
@@ -42,6 +42,8 @@ class ConnectionOpened(Struct, frozen=True):
     """A peer is there."""
 
     origin: Origin
+    peer: RemotePeer
+    """The other end, to be kept: it can be told things outside of any request."""
 
 
 class ConnectionClosed(Struct, frozen=True):
@@ -52,6 +54,8 @@ class ConnectionClosed(Struct, frozen=True):
     """Messages of the peer that were requests or notifications."""
     faults: int
     """Those that could not be read."""
+    peer: RemotePeer
+    """The other end that was; equal to that of `ConnectionOpened`."""
 
 
 class FrameFault(Struct, frozen=True):

@@ -66,6 +66,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_queued_bytes: int = 32 * _MIB
     max_output_bytes: int = _MIB
     """Answers the peer has not read; beyond it we stop reading until the peer reads."""
+    max_subscriptions: int = 1024
+    """Subscriptions of one connection at once."""
 
     def __post_init__(self) -> None:
         if self.key_required and not self.command_needs_id:
@@ -96,6 +98,7 @@ _AT_LEAST_ONE = (
     "max_queued",
     "max_queued_bytes",
     "max_output_bytes",
+    "max_subscriptions",
 )
 
 _YES_OR_NO = ("answers_refused_notifications", "command_needs_id", "key_required")
@@ -218,5 +221,6 @@ def explain(policy: Policy) -> list[Rule]:
         ("queued requests", str(policy.max_queued), "default limit"),
         ("queued bodies", size(policy.max_queued_bytes), "default limit"),
         ("unread answers", f"{size(policy.max_output_bytes)}, then reading stops", "default limit"),
+        ("subscriptions", f"{policy.max_subscriptions:,} of one connection", "default limit"),
     ]
     return [Rule(*rule) for rule in rules]

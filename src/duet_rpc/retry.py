@@ -1,6 +1,5 @@
 """When to try again, as one frozen value. It knows no clock: the caller waits."""
 
-import random
 from collections.abc import Iterator
 
 import msgspec
@@ -34,7 +33,9 @@ class Retry(msgspec.Struct, frozen=True):
 
     def delays(self) -> Iterator[float]:
         """Yield the wait before each try after the first."""
+        from random import random  # here: few calls are tried again
+
         delay = self.first_delay
         for _ in range(self.attempts - 1):
-            yield delay * (1 - self.jitter * random.random())
+            yield delay * (1 - self.jitter * random())
             delay = min(delay * 2, self.max_delay)

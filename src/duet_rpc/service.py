@@ -7,12 +7,13 @@ what to do, and not when the first request comes.
 
 import enum
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from duet_rpc.around.extensions import ServiceExtensions
+from duet_rpc.collector import pause_collector
 from duet_rpc.context import Context, Transaction
 from duet_rpc.errors import (
     ErrorClasses,
@@ -22,12 +23,13 @@ from duet_rpc.errors import (
     list_classes,
     pick_base,
 )
-from duet_rpc.kinds import Promise
+from duet_rpc.kinds import Promise, WhenSlow
 from duet_rpc.methods.names import Rename, find_rule
-from duet_rpc.methods.parameters import PARTIAL_TOKEN, Parameters
 from duet_rpc.options import SECONDS, check, is_seconds, is_text
 
 if TYPE_CHECKING:
+    from duet_rpc.methods.parameters import Parameters
+    from duet_rpc.methods.tool_options import ToolOptions
     from duet_rpc.policy import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +47,16 @@ class Errors:
         """Find the one class for a code; None if there is none, or more than one."""
         return self._service._error_class(code)
 
+    def __iter__(self) -> Iterator[type[RpcError]]:
+        """Name one class for each code."""
+        service = self._service
+        declared = [cls for table in service._declared for cls in table.classes]
+        found = [cls for classes in service._find_errors().values() for cls in classes]
+        by_code: dict[int, type[RpcError]] = {}
+        for cls in (*declared, *found):
+            by_code.setdefault(cls.code, cls)
+        return iter(by_code.values())
+
 
 class Kind(enum.Enum):
     """What calling a method means."""
@@ -55,6 +67,8 @@ class Kind(enum.Enum):
     """It has effects."""
     NOTIFICATION = "notification"
     """It tells something, and is never answered."""
+    SUBSCRIPTION = "subscription"
+    """It is answered at once, and then sends items until it ends."""
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +77,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     handler: Callable[..., Any]
     kind: Kind
-    parameters: Parameters
+    parameters: "Parameters"
     description: str
     notification_allowed: bool
     inline: bool
@@ -76,8 +90,12 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """No later message of its connection is started before it has ended; of notifications."""
     streams: bool = False
     """It yields its result item by item."""
+    when_slow: WhenSlow | None = None
+    """What it does with a subscriber that is too slow; of subscriptions."""
     errors: tuple[type[RpcError], ...] = ()
     """The classes that it is declared to raise."""
+    tool: Any = None
+    """`ToolOptions`: how it appears among the tools of an agent, where that is said."""
 
     @property
     def reads_store(self) -> bool:
@@ -106,6 +124,8 @@ class Service(ServiceExtensions):
     are named on the wire: `"camel"`, `"pascal"`, `"kebab"` or a function; a `Name` in a hint goes
     before it. `ignore_unknown` drops params that a function does not name, instead of refusing
     them; a method may say otherwise for itself.
+
+    It has more than twenty methods because the decorators are what its users see.
     """
 
     def __init__(
@@ -210,12 +230,14 @@ class Service(ServiceExtensions):
             self._declare(declared)
         self._methods.update(other._methods)
         self._adopt(other, other._methods)
+        other.watchers.append(self.resource_updated)
 
     def with_fallback(self, other: "Service") -> "Service":
         """Make a service that has our methods, and those of `other` that we do not define."""
         both = Service(self.name, version=self.version, description=self.description)
         both._methods = {**other._methods, **self._methods}
         both._declared = self._declared
+        both.watchers = self.watchers
         both._adopt(self, self._methods)
         both._adopt(other, other._methods.keys() - self._methods.keys())
         return both
@@ -223,13 +245,29 @@ class Service(ServiceExtensions):
     @property
     def needs_binding(self) -> bool:
         """Whether something has to be joined to its methods before they are served."""
-        return bool(self.providers or self.exception_handlers or any(each.asks for each in self))
+        methods = [*self, *self.offered]
+        return bool(self.providers or self.exception_handlers or any(m.asks for m in methods))
 
     def with_methods(self, methods: Iterable[Method]) -> "Service":
         """Make a service that has these methods instead of ours of the same names."""
         changed = self.with_fallback(Service())
         changed._methods.update((method.name, method) for method in methods)
         return changed
+
+    def accepting(self, beside: Sequence[str]) -> "Service":
+        """Make a service whose methods take these members beside their params, as `_meta` is taken.
+
+        One that drops what it does not know, and has no answer or no context to read them for,
+        stays as it is.
+        """
+        changed = []
+        for method in self:
+            parameters = method.parameters
+            reads = parameters.context is not None and method.kind is not Kind.NOTIFICATION
+            if reads or not parameters.ignores_unknown:
+                accepting = parameters.accepting(beside)
+                changed.append(msgspec.structs.replace(method, parameters=accepting))
+        return self.with_methods(changed)
 
     @overload
     def query(self, handler: F, /) -> F: ...
@@ -244,6 +282,7 @@ class Service(ServiceExtensions):
         ignore_unknown: bool | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        tool: "ToolOptions | None" = None,
     ) -> Callable[[F], F]: ...
     def query(
         self,
@@ -256,6 +295,7 @@ class Service(ServiceExtensions):
         ignore_unknown: bool | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        tool: "ToolOptions | None" = None,
     ) -> Any:
         """Register a function that changes nothing and may be called again freely.
 
@@ -277,6 +317,7 @@ class Service(ServiceExtensions):
                 promise=None,
                 timeout=timeout,
                 errors=errors,
+                tool=tool,
             )
             return handler
 
@@ -296,6 +337,7 @@ class Service(ServiceExtensions):
         retry_safe: bool = False,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        tool: "ToolOptions | None" = None,
     ) -> Callable[[F], F]: ...
     def command(
         self,
@@ -309,6 +351,7 @@ class Service(ServiceExtensions):
         retry_safe: bool = False,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        tool: "ToolOptions | None" = None,
     ) -> Any:
         """Register a function with effects.
 
@@ -330,6 +373,7 @@ class Service(ServiceExtensions):
                 promise=Promise.RETRY_SAFE if retry_safe else Promise.AT_MOST_ONCE,
                 timeout=timeout,
                 errors=errors,
+                tool=tool,
             )
             return handler
 
@@ -386,9 +430,70 @@ class Service(ServiceExtensions):
 
         return register if handler is None else register(handler)
 
+    @overload
+    def subscription(self, handler: F, /) -> F: ...
+    @overload
+    def subscription(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        when_slow: WhenSlow = "lagged",
+        ignore_unknown: bool | None = None,
+        errors: DeclaredErrors = (),
+    ) -> Callable[[F], F]: ...
+    def subscription(
+        self,
+        handler: Any = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        when_slow: WhenSlow = "lagged",
+        ignore_unknown: bool | None = None,
+        errors: DeclaredErrors = (),
+    ) -> Any:
+        """Register an `async def` that yields, for as long as its caller is subscribed.
+
+        The call is answered at once, and what is yielded is sent as it comes. The function has no
+        slot meanwhile, and may wait for as long as it likes. `when_slow` says what happens when the
+        subscriber does not keep up: the subscription ends with the error `lagged`, the oldest item
+        is dropped (its number is missing then), or the function waits (`"lagged"`,
+        `"drop-oldest"`, `"wait"`). With a parameter `resume_after: int = 0` it can go on after the
+        item of that number; clients that reconnect send it.
+        """
+
+        slow = when_slow in ("lagged", "drop-oldest", "wait")
+        check("when_slow", when_slow, slow, '"lagged", "drop-oldest" or "wait"')
+
+        def register(handler: F) -> F:
+            self._add(
+                handler,
+                Kind.SUBSCRIPTION,
+                name=name,
+                description=description,
+                notification_allowed=False,
+                inline=False,
+                ignore_unknown=ignore_unknown,
+                promise=None,
+                timeout=None,
+                errors=errors,
+                when_slow=when_slow,
+            )
+            return handler
+
+        return register if handler is None else register(handler)
+
+    def _make_offered(
+        self, function: Callable[..., Any], name: str, description: str | None
+    ) -> Method:
+        offered = Service(rename=self._rule)
+        offered.query(name=name, description=description)(function)
+        return offered._methods[name]
+
     def run(self, policy: "Policy | None" = None) -> None:
         """Serve this service on stdin and stdout until the peer ends it."""
-        from duet_rpc.server.server import Server
+        with pause_collector():
+            from duet_rpc.server.server import Server
 
         Server(self, policy=policy).run_stdio()
 
@@ -406,6 +511,8 @@ class Service(ServiceExtensions):
         timeout: float | None,
         errors: DeclaredErrors,
         ordered: bool = False,
+        tool: "ToolOptions | None" = None,
+        when_slow: WhenSlow | None = None,
     ) -> None:
         if not callable(handler):
             raise UsageError(
@@ -432,6 +539,12 @@ class Service(ServiceExtensions):
             raise UsageError(f"a handler without a name needs one: @service.{kind.value}(name=...)")
         if full_name in self._methods:
             raise UsageError(f"{full_name} is registered twice; give one of them another name=")
+        if tool is not None:
+            from duet_rpc.methods.tool_options import check_tool  # most services have none
+
+            check_tool(full_name, tool)
+        from duet_rpc.methods.parameters import Parameters  # a client has no methods
+
         flags = _code_flags(handler)
         streams = bool(flags & _CO_ASYNC_GENERATOR)
         parameters = Parameters.of(
@@ -440,8 +553,7 @@ class Service(ServiceExtensions):
             takes_key=kind is Kind.COMMAND,
             ignore_unknown=ignore_unknown,
             scope=_caller_scope(),
-            rule=self._rule,
-            beside=(PARTIAL_TOKEN,) if streams else (),
+            rule=_keep_resume(self._rule) if kind is Kind.SUBSCRIPTION else self._rule,
         )
         if parameters.transaction is not None and kind is not Kind.COMMAND:
             if not parameters.connection:
@@ -456,7 +568,15 @@ class Service(ServiceExtensions):
             promise = Promise.TRANSACTIONAL
         if flags & _CO_GENERATOR:
             raise UsageError(f"{full_name} yields; make it an async def, or return a list")
-        if streams:
+        if kind is Kind.SUBSCRIPTION:
+            if not streams:
+                raise UsageError(
+                    f"{full_name} does not yield: a subscription is an async generator"
+                )
+            from duet_rpc.engine.subscriptions import serve_as_subscription
+
+            serve_as_subscription(parameters, full_name)
+        elif streams:
             if kind is not Kind.QUERY:
                 raise UsageError(f"{full_name} yields: only a query streams; return a list instead")
             from duet_rpc.engine.streams import serve_as_stream
@@ -473,7 +593,7 @@ class Service(ServiceExtensions):
                 " timeout; leave out inline=True or timeout="
             )
         if description is None:
-            description = _first_paragraph(handler.__doc__)
+            description = first_paragraph(handler.__doc__)
         classes = list_classes(errors)
         self._declare(ErrorClasses(classes))
         self._methods[full_name] = Method(
@@ -490,9 +610,12 @@ class Service(ServiceExtensions):
             ordered=ordered,
             errors=classes,
             streams=streams,
+            tool=tool,
+            when_slow=when_slow,
         )
 
 
+_OFFERS = "duet_rpc.around.offers"
 _CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 
 
@@ -506,7 +629,15 @@ def _code_flags(handler: Any) -> int:
     return 0 if code is None else code.co_flags
 
 
-def _first_paragraph(doc: str | None) -> str:
+def _keep_resume(rule: Callable[[str], str]) -> Callable[[str], str]:
+    """Make a rule for the names of params that leaves the one alone which clients know."""
+    from duet_rpc.wire.subscriptions import RESUME
+
+    return lambda name: name if name == RESUME else rule(name)
+
+
+def first_paragraph(doc: str | None) -> str:
+    """Take the first paragraph of a docstring as one line."""
     lines = (doc or "").strip().split("\n\n")[0].splitlines()
     return " ".join(line.strip() for line in lines)
 
@@ -514,7 +645,7 @@ def _first_paragraph(doc: str | None) -> str:
 def _caller_scope() -> dict[str, Any]:
     """Collect the local names where the decorator stands, for hints written as strings."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+    while frame.f_back is not None and frame.f_globals.get("__name__") in (__name__, _OFFERS):
         frame = frame.f_back
     return dict(frame.f_locals)
 

@@ -108,6 +108,8 @@ def helps() -> Iterator[list[str]]:
         yield [name]
     for name in ("list", "show", "resolve", "forget", "sweep"):
         yield ["commands", name]
+    for name in ("check", "config"):
+        yield ["mcp", name]
 
 
 @pytest.mark.parametrize("words", list(helps()), ids=" ".join)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from duet_rpc.around.offers import ServiceOffers
 from duet_rpc.errors import RpcError, UsageError
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ class Scoped(Struct, frozen=True, eq=False):
         return self.methods is None or method in self.methods
 
 
-class ServiceExtensions:
+class ServiceExtensions(ServiceOffers):
     """The decorators of a service that register no method."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.providers: list[Provider] = []
         """Lifespans and dependencies, in the order in which they were declared."""
         self.middleware: list[Scoped] = []
@@ -145,6 +147,7 @@ class ServiceExtensions:
 
     def _adopt(self, other: "ServiceExtensions", methods: Collection[str]) -> None:
         """Take over what another service has; what is around its methods stays around those."""
+        self.adopt_offers(other)
         for provider in other.providers:
             self._add_provider(provider)
         names = frozenset(methods)

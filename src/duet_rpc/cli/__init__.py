@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 
+from duet_rpc.collector import pause_collector
+
 VARIABLES = "DUET_RPC_"
 """How the names of our environment variables begin; each has an option beside it."""
 
@@ -26,7 +28,8 @@ def main() -> None:
         Server(Service()).run_stdio(on_start=_collect_garbage)
         return
     try:
-        import click  # noqa: F401
+        with pause_collector():
+            import click  # noqa: F401
     except ModuleNotFoundError:
         sys.exit("duet-rpc: the command line needs click: pip install 'duet-rpc[cli]'")
     from duet_rpc.cli.main import duet_rpc

@@ -12,7 +12,7 @@ from duet_rpc.cli.exit_codes import EXIT_CODES, choose_exit_code
 from duet_rpc.cli.failures import Attempt, advise, encode_failure, say_error
 from duet_rpc.cli.output import Output, cut, is_terminal, safe, tell, tell_failure, write_compact
 from duet_rpc.errors import CallTimeout, DuetError, InternalError, ResultUnserializable, UsageError
-from duet_rpc.options import without_password
+from duet_rpc.redaction import without_password
 
 if TYPE_CHECKING:
     from duet_rpc.blocking import Client
@@ -75,6 +75,8 @@ def command(
     if it is declared retry safe. --since or --retry tell that it was sent before: a server that
     cannot know what became of it then says so instead of running it.
 
+    The items of a subscription are printed as they come, one a line, until Ctrl-C.
+
     \b
     duet-rpc call tcp://127.0.0.1:8765 notes.add text=milk tags:='["shop"]'
     duet-rpc call unix:bank.sock bank.transfer --json transfer.json --key order-17
@@ -107,12 +109,12 @@ def command(
         # Said again later, an age would be too young.
         tells_age=age is not None and (since is None or is_moment(since)),
     )
-    call = _Call(target, attempt, params, is_command)
+    call = _Call(target, attempt, params, is_command, output)
     try:
         result = target.talk(call.notify if notify else call.run)
     except DuetError as error:
         _fail(error, attempt, target, output)
-    if not notify:
+    if result is not None:
         output.value(result)
 
 
@@ -120,16 +122,23 @@ class _Call:
     """One call, which learns on the way what it calls."""
 
     def __init__(
-        self, target: Target, attempt: Attempt, params: Any, is_command: bool | None
+        self,
+        target: Target,
+        attempt: Attempt,
+        params: Any,
+        is_command: bool | None,
+        output: Output,
     ) -> None:
         self._target = target
         self._attempt = attempt
         self._params = params
         self._is_command = is_command
+        self._output = output
         self._shows_progress = is_terminal(sys.stderr)
         self._progress_shown = False
+        self._missed = 0
 
-    def notify(self, client: "Client") -> bytes:
+    def notify(self, client: "Client") -> None:
         """Send it, and see whether the server refuses it.
 
         There is no answer to wait for. But whatever the server answers to what comes next, it has
@@ -143,10 +152,9 @@ class _Call:
             pass  # one that has no such method, no time or no life any more has still got it
         if self._target.refusal is not None:
             raise self._target.refusal
-        return b""
 
-    def run(self, client: "Client") -> bytes:
-        """Call it, as a command if it is one."""
+    def run(self, client: "Client") -> bytes | None:
+        """Call it, as a command if it is one; None if what came of it is printed already."""
         from msgspec import Raw
 
         from duet_rpc.client.attempts import in_ms, new_key
@@ -156,7 +164,11 @@ class _Call:
         attempt, params = self._attempt, self._params
         is_known = False
         if self._is_command is None and attempt.key is None:
-            self._is_command, is_known = self._look_up(client)
+            kind = self._look_up(client)
+            self._is_command, is_known = kind == "command", kind is not None
+            if kind == "subscription":
+                self._follow(client)
+                return None
         if self._is_command or attempt.key is not None:
             if attempt.key is None:
                 attempt.key = new_key()
@@ -178,8 +190,33 @@ class _Call:
                 click.echo("\r\x1b[K", err=True, nl=False)
         return result
 
-    def _look_up(self, client: "Client") -> tuple[bool, bool]:
-        """Ask whether the method is a command, and whether the server knows it at all."""
+    def _follow(self, client: "Client") -> None:
+        """Print the items of a subscription as they come, until it ends or is interrupted.
+
+        That is the usual way to end it, and no failure.
+        """
+        from msgspec import Raw
+
+        self._attempt.sent = True
+        subscription = client.subscribe(
+            self._attempt.method, self._params, returns=Raw, timeout=self._target.total_timeout
+        )
+        try:
+            with subscription as items:
+                for item in items:
+                    self._output.value(item)
+                    if items.missed:
+                        self._tell_missed(items.missed)
+        except KeyboardInterrupt:
+            pass
+
+    def _tell_missed(self, missed: int) -> None:
+        if missed != self._missed:
+            tell(f"{missed - self._missed} items were dropped: they were not read in time")
+            self._missed = missed
+
+    def _look_up(self, client: "Client") -> str | None:
+        """Ask of what kind the method is; None if the server does not know it."""
         from duet_rpc.cli.discovery import describe_methods
 
         try:
@@ -190,10 +227,10 @@ class _Call:
                 " --query or --command does without asking"
             ) from None
         if discovered is None:
-            return False, False
+            return None
         self._attempt.known_methods = discovered.names
         found = discovered.find(self._attempt.method)
-        return found is not None and found.kind == "command", found is not None
+        return None if found is None else found.kind
 
     def _on_progress(self, progress: "Progress") -> None:
         if self._shows_progress:

@@ -25,6 +25,12 @@ PROMISES = {
     "retry-safe": "cut off in the middle, it is run again by the next retry under the same key",
 }
 
+WHEN_SLOW = {
+    "lagged": "a subscriber that does not keep up is ended with the error lagged",
+    "drop-oldest": "a subscriber that does not keep up misses the oldest items; seq shows the gap",
+    "wait": "it waits for a subscriber that does not keep up",
+}
+
 _STRUCTURES = {"by-name": "(by name)", "by-position": "(by position)"}
 
 
@@ -68,15 +74,19 @@ def _lay_out(
     if method.promise in PROMISES:
         yield ""
         yield f"  {PROMISES[method.promise]}"
+    if method.when_slow in WHEN_SLOW:
+        yield ""
+        yield f"  {WHEN_SLOW[method.when_slow]}"
     how = _STRUCTURES.get(method.structure)
     if method.is_variadic or method.is_whole:
         how = "(by position, any number)" if method.is_variadic else "(as one value)"
     params = [_make_row(param) for param in method.params]
     yield from _lay_out_section(f"params {how}" if how else "params", params, output)
+    returns = "items" if method.kind == "subscription" else "returns"
     if method.result is not None:
-        yield from _lay_out_section("returns", [(say_type(method.result),)], output)
+        yield from _lay_out_section(returns, [(say_type(method.result),)], output)
     elif method.returns is not None:
-        yield from _lay_out_section("returns", [(safe(method.returns),)], output)
+        yield from _lay_out_section(returns, [(safe(method.returns),)], output)
     if method.errors:
         rows = [(str(each.code), safe(each.message)) for each in method.errors]
         yield from _lay_out_section("errors", rows, output)

@@ -27,7 +27,7 @@ from duet_rpc.errors import (
     UsageError,
 )
 from duet_rpc.methods.wording import UNKNOWN_NAME
-from duet_rpc.options import HIDDEN
+from duet_rpc.redaction import HIDDEN
 from duet_rpc.wire.surrogates import encode_value
 
 _ALIVE = 1000

@@ -9,21 +9,53 @@ import importlib.util
 import os
 import sys
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
 
 from duet_rpc.server.daemon import being_imported
 from duet_rpc.service import Service
 
+if TYPE_CHECKING:
+    from duet_rpc.mcp.face import Mcp
+
 
 def load_service(target: str) -> Service:
     """Import the module that `target` names and take the service out of it."""
-    place, _, name = target.partition(":")
+    place, name = split_target(target)
+    return _take_service(_load_module(place), place, name)
+
+
+def load_service_and_face(target: str, instructions: str | None = None) -> "tuple[Service, Mcp]":
+    """Do the same for agents: an `Mcp` value beside the service says what they are told of it."""
+    from msgspec.structs import replace
+
+    from duet_rpc.mcp.face import Mcp
+
+    place, name = split_target(target)
+    module = _load_module(place)
+    service = _take_service(module, place, name)
+    faces = [value for value in vars(module).values() if isinstance(value, Mcp)]
+    face = faces[0] if faces else Mcp()
+    return service, face if instructions is None else replace(face, instructions=instructions)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Part the file or module from the object; a colon may be part of a path."""
+    place, colon, name = target.rpartition(":")
+    is_name = bool(colon) and not name.endswith(".py") and os.sep not in name
+    return (place, name) if is_name else (target, "")
+
+
+def _load_module(place: str) -> ModuleType:
     being_imported.append(place)
     try:
-        module = _import_file(place) if _is_file(place) else _import_module(place)
+        return _import_file(place) if is_file(place) else _import_module(place)
     finally:
         being_imported.clear()
+
+
+def _take_service(module: ModuleType, place: str, name: str) -> Service:
     services = {key: value for key, value in vars(module).items() if isinstance(value, Service)}
     if name:
         return _pick_service(module, name, place, services)
@@ -46,13 +78,14 @@ def try_service(target: str) -> None:
 
 def find_file(target: str) -> str | None:
     """Say which file a target was loaded from."""
-    place = target.partition(":")[0]
-    if _is_file(place):
+    place = split_target(target)[0]
+    if is_file(place):
         return os.path.abspath(place)
     return getattr(sys.modules.get(place), "__file__", None)
 
 
-def _is_file(place: str) -> bool:
+def is_file(place: str) -> bool:
+    """Tell whether a file is meant, and no module."""
     return place.endswith(".py") or os.sep in place
 
 

@@ -9,10 +9,12 @@ from duet_rpc.version import __version__
 COMMANDS = {
     "rpc": "rpc",
     "serve": "serve",
+    "mcp": "mcp.group",
     "call": "call",
     "batch": "batch",
     "list": "list_methods",
     "describe": "describe",
+    "stub": "stub",
     "commands": "commands.group",
     "policy": "policy",
     "version": "version",
@@ -48,6 +50,7 @@ def duet_rpc() -> None:
 
     \b
     duet-rpc serve app.py            serve the functions of app.py on stdin and stdout
+    duet-rpc mcp app.py              serve them as the tools of an agent
     duet-rpc list -- python app.py   what a server has
     duet-rpc call unix:sock add a:=1 b:=2
     duet-rpc rpc                     the bare daemon, to try a client against

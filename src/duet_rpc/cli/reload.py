@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from duet_rpc.errors import ShuttingDown
 from duet_rpc.server.logs import Logs
 from duet_rpc.transports.stdio import return_stdio
 
@@ -83,6 +84,9 @@ class Reload:
         return None if trial.returncode == 0 else trial.stderr.strip()[-1000:]
 
     def _replace(self, host: "ThreadHost | LoopHost") -> None:
+        requests = host.connection.requests
+        if requests.has_subscriptions:  # which might never end by themselves
+            host.act(requests.end_subscriptions, ShuttingDown())
         if not host.quiet:
             return
         self._logs.note("info", "the service has changed; starting anew")

@@ -6,7 +6,7 @@ from duet_rpc.cli.serve_options import ServeOptions, serving_options
 
 
 @click.command("rpc")
-@serving_options
+@serving_options()
 def command(options: ServeOptions) -> None:
     """Serve the daemon's own methods on stdin and stdout.
 

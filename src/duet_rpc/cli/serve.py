@@ -5,11 +5,12 @@ import sys
 import click
 
 from duet_rpc.cli.serve_options import ServeOptions, option, serving_options
+from duet_rpc.collector import pause_collector
 
 
 @click.command("serve", epilog="Exit codes: 0 ended as asked, 1 the file failed, 2 used wrongly.")
 @click.argument("target", metavar="FILE[:OBJECT]")
-@serving_options
+@serving_options()
 @option(
     "--store",
     metavar="URL",
@@ -74,11 +75,12 @@ def command(
     duet-rpc serve app.py --unix app.sock
     duet-rpc serve app.py --tcp 127.0.0.1:8765
     """
-    from duet_rpc.cli.load import find_file, load_service, read_host_and_port
-    from duet_rpc.errors import UsageError
-    from duet_rpc.server.endpoints import MAX_CONNECTIONS
-    from duet_rpc.server.server import Server
-    from duet_rpc.transports.stdio import take_stdio
+    with pause_collector():
+        from duet_rpc.cli.load import find_file, load_service, read_host_and_port
+        from duet_rpc.errors import UsageError
+        from duet_rpc.server.endpoints import MAX_CONNECTIONS
+        from duet_rpc.server.server import Server
+        from duet_rpc.transports.stdio import take_stdio
 
     if unix is not None and tcp is not None:
         raise click.UsageError("choose one of --unix and --tcp")

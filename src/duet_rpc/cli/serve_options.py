@@ -20,24 +20,31 @@ LEVELS = ("debug", "info", "warn", "error")
 option = functools.partial(click.option, show_envvar=True)
 """Makes an option that has an environment variable beside it."""
 
+
+def _usual_options(policy: str, framing: str) -> "tuple[Callable[[Any], Any], ...]":
+    """Make the options that differ from one command to the other in what is usual."""
+    return (
+        option(
+            "--policy",
+            type=click.Choice(list(PRESETS), case_sensitive=False),
+            default=policy,
+            show_default=True,
+            envvar="DUET_RPC_POLICY",
+            help="The rules to serve under; see `duet-rpc policy`.",
+        ),
+        option(
+            "--framing",
+            type=click.Choice(["lsp", "ndjson", "auto"]),
+            default=framing,
+            show_default=True,
+            envvar="DUET_RPC_FRAMING",
+            help="How messages are separated: by Content-Length headers, one a line, or as the"
+            " client's first byte shows.",
+        ),
+    )
+
+
 _OPTIONS = (
-    option(
-        "--policy",
-        type=click.Choice(list(PRESETS), case_sensitive=False),
-        default="editor",
-        show_default=True,
-        envvar="DUET_RPC_POLICY",
-        help="The rules to serve under; see `duet-rpc policy`.",
-    ),
-    option(
-        "--framing",
-        type=click.Choice(["lsp", "ndjson", "auto"]),
-        default="lsp",
-        show_default=True,
-        envvar="DUET_RPC_FRAMING",
-        help="How messages are separated: by Content-Length headers, one a line, or as the"
-        " client's first byte shows.",
-    ),
     option(
         "--read-timeout",
         type=click.FloatRange(min=0, min_open=True),
@@ -111,14 +118,19 @@ class ServeOptions(NamedTuple):
         )
 
 
-def serving_options(run: Callable[..., None]) -> Callable[..., None]:
+def serving_options(
+    *, policy: str = "editor", framing: str = "lsp"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of serving; it is called with `ServeOptions` and its own."""
 
-    @functools.wraps(run)
-    def command(**given: Any) -> None:
-        options = ServeOptions(*(given.pop(name) for name in ServeOptions._fields))
-        run(options, **given)
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(run)
+        def command(**given: Any) -> None:
+            options = ServeOptions(*(given.pop(name) for name in ServeOptions._fields))
+            run(options, **given)
 
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+        for each in reversed((*_usual_options(policy, framing), *_OPTIONS)):
+            command = each(command)
+        return command
+
+    return decorate

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class BatchAnswers:
     """The answers to one body, gathered in request order and delivered together."""
 
-    __slots__ = ("_answers", "_deliver", "_missing", "requests")
+    __slots__ = ("_answers", "_deliver", "_missing", "on_delivered", "requests")
 
     def __init__(
         self, requests: "Requests", size: int, deliver: Callable[[bytes | None], object]
@@ -27,6 +27,8 @@ class BatchAnswers:
         self._missing = size
         self._deliver = deliver
         """Takes the body of the answer, or None if nothing is answered."""
+        self.on_delivered: list[Callable[[], object]] | None = []
+        """Called when the answers have been delivered; None from then on."""
 
     def settle(self, index: int, answer: bytes | None) -> None:
         """Take what one item gave, None for no answer; deliver all when it was the last."""
@@ -35,12 +37,16 @@ class BatchAnswers:
         if not self._missing:
             answers = [answer for answer in self._answers if answer is not None]
             self._deliver(encode_batch(answers) if answers else None)
+            delivered, self.on_delivered = self.on_delivered or (), None
+            for tell in delivered:
+                tell()
 
 
 class SingleAnswer:
     """The answer to a body that is one message, where its absence matters too."""
 
     __slots__ = ("_deliver", "requests")
+    on_delivered = None
 
     def __init__(self, requests: "Requests", deliver: Callable[[bytes | None], object]) -> None:
         self.requests: Requests = requests
@@ -55,12 +61,16 @@ Place: TypeAlias = tuple[BatchAnswers | SingleAnswer, int] | None
 """Where an answer goes: to the others of its body, or, for None, out by itself."""
 
 
-def refuse_batch(batch: Batch | TooLarge, limit: int) -> InvalidRequest | None:
+def refuse_batch(
+    batch: Batch | TooLarge, limit: int, *, takes_answers: bool = True
+) -> InvalidRequest | None:
     """Say why an array is not taken, before anything of it runs; None if it is.
 
-    Answers to calls of ours are not limited: the limit is for what is asked of us.
+    Answers to calls of ours are not limited: the limit is for what is asked of us. A protocol that
+    has no arrays at all does not take those either.
     """
-    if isinstance(batch, Batch) and batch.items and all(map(_is_answer, batch.items)):
+    has_answers = isinstance(batch, Batch) and batch.items and all(map(_is_answer, batch.items))
+    if has_answers and takes_answers:
         return None
     if limit == 0:
         return InvalidRequest.because(

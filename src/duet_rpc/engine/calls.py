@@ -26,7 +26,7 @@ from duet_rpc.engine.requests import Requests
 from duet_rpc.errors import InvalidAnswer, RpcError, UsageError
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.depth import SHALLOW, is_json_text, shallow_json
-from duet_rpc.wire.dialect import JSONRPC, Dialect, Progress
+from duet_rpc.wire.dialect import ITEM, JSONRPC, UNSUBSCRIBE, Dialect, Progress
 from duet_rpc.wire.framing import Fault, Frame, Framing
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.messages import (
@@ -41,8 +41,14 @@ from duet_rpc.wire.messages import (
 )
 from duet_rpc.wire.models import write_model
 from duet_rpc.wire.params import SPACE
+from duet_rpc.wire.subscriptions import (
+    encode_subscribed,
+    read_subscription_end,
+    read_subscription_item,
+)
 
 if TYPE_CHECKING:
+    from duet_rpc.engine.inflow import SubscriptionInflow
     from duet_rpc.engine.results import Decode
     from duet_rpc.wire.unreadable import Glimpse
 
@@ -150,6 +156,8 @@ class Calls:
         """Send a call only when no other waits for its answer."""
         self.open: dict[int, Waiter] = {}
         """By id, oldest first."""
+        self.subscribed: dict[bytes, SubscriptionInflow] = {}
+        """What the server sends items of, by its own names, until it tells the end."""
         self.last_id: int = 0
         self.late_answers: int = 0
         """Answers to calls that we had cancelled, or whose time was over; no fault of the peer."""
@@ -262,6 +270,24 @@ class Calls:
             self.release_held()
         return True
 
+    def give_up(self, id: int) -> bool:
+        """Ask the peer to cancel a call, and go on waiting for its answer; False if there is none.
+
+        The answer tells whether the call had an effect that has to be undone.
+        """
+        if id in self._held_ids:
+            return self.forget(id, tell_peer=False)
+        if id not in self.open:
+            return False
+        if self._dialect.answers_cancelled:
+            self._send_cancel(id)
+            self._flush()
+        return True
+
+    def unsubscribe(self, name: bytes) -> None:
+        """Tell the peer that no more items of a subscription are wanted."""
+        self.notify(UNSUBSCRIBE, encode_subscribed(name))
+
     def lose(self, error: Exception) -> int:
         """The connection is gone: every open call ends now. Return how many there were.
 
@@ -271,8 +297,12 @@ class Calls:
         self._batches.clear()
         self._held.clear()
         self._held_ids.clear()
-        if lost:
+        if lost or self.subscribed:
             import copy  # here: a cold start should not pay for it
+        while self.subscribed:
+            name, inflow = next(iter(self.subscribed.items()))
+            inflow.end(copy.copy(error))
+            self.subscribed.pop(name, None)
         while self.open:
             id, waiter = next(iter(self.open.items()))
             # One each: an exception that is raised in many places collects all their tracebacks.
@@ -462,6 +492,9 @@ class Calls:
         waiter = None if report is None else self.open.get(report[0])
         if report is None or waiter is None:
             return False
+        if getattr(waiter, "takes_parts", False):
+            waiter.take_part(report[1].get(self._dialect.progress_value or ""))  # type: ignore[attr-defined]
+            return True
         try:
             waiter.progress(self._dialect.decode_progress(report[1]))
         except msgspec.ValidationError:
@@ -484,6 +517,30 @@ class Calls:
         reader = getattr(self.open.get(int(raw)), "take_item", None)
         if reader is not None:
             reader(seq, value)
+        return True
+
+    def take_subscribed(self, method: str, params: bytes | None) -> bool:
+        """Pass an item or the end of a subscription on to its reader; False if it is none of ours.
+
+        Items that come after we have unsubscribed are dropped.
+        """
+        if not self.subscribed:
+            return False
+        if method == ITEM:
+            item = read_subscription_item(params)
+            inflow = None if item is None else self.subscribed.get(item[0])
+            if item is not None and inflow is not None:
+                inflow.take_item(item[1], item[2])
+                return True
+            return False
+        end = read_subscription_end(params)
+        inflow = None if end is None else self.subscribed.pop(end[0], None)
+        if end is None or inflow is None:
+            return False
+        error: Exception | None = None
+        if end[1] is not None:
+            error = decode_error(end[1]) or InvalidAnswer("the end has no valid error")
+        inflow.end(error)
         return True
 
     def _put(self, frame: Frame, ids: list[int]) -> None:

@@ -153,6 +153,9 @@ class Connection:
 
     # What the host tells.
 
+    def begin(self) -> None:
+        """The host can read and send from now on."""
+
     def congest(self) -> None:
         """Too much waits for a peer that does not read: start nothing until `relieve`."""
         self.congested = True
@@ -191,6 +194,8 @@ class Connection:
     def close(self) -> None:
         """The peer is gone, or we are: nothing more is read, begun or sent. May be repeated."""
         self._drop_queued()
+        if self.requests.session is not None:
+            self.requests.session.close()
 
     def _drop_queued(self) -> None:
         """Start nothing of what waits; its room is free for others.

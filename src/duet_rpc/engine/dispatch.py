@@ -1,10 +1,9 @@
-"""One request in, one answer or nothing out. The only place where exceptions become wire errors.
+"""One request in, one answer or nothing out: the rules of a request, in their order.
 
 The walk of a request: method -> id and notification rule -> params -> key rule -> ledger ->
 handler. A plain request has passed the first three when `intake` has decoded it, and `admit` goes
 on; any other is taken as far by `prepare`. `run` and `run_async` do the rest. What a handler raises
-becomes an answer in `failure` and nowhere else, and tells the peer nothing that was not meant for
-it.
+becomes an answer in `failures`, which tells the peer nothing that was not meant for it.
 
 The common case, a query of plain params with an id, takes the same walk on the fast path
 (`intake`), which comes here with what is rare.
@@ -20,23 +19,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.context import Context, Origin, Peer
+from duet_rpc.engine.failures import Failures
 from duet_rpc.engine.intake import AnswerAtOnce, Intake, Plain, Unserializable, compile_intake
-from duet_rpc.engine.log import Log, Silence
+from duet_rpc.engine.log import Log
 from duet_rpc.errors import (
-    RESERVED_CODES,
-    Cancelled,
     ErrorClasses,
-    InternalError,
     InvalidRequest,
     MethodNotFound,
-    Overloaded,
-    ResultUnserializable,
     RpcError,
     UsageError,
-    misuse,
 )
 from duet_rpc.kinds import Promise
-from duet_rpc.methods.wording import printable
 from duet_rpc.policy import Notifications, Policy
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire import surrogates
@@ -46,13 +39,22 @@ from duet_rpc.wire.messages import (
     Notification,
     Request,
     encode_error,
-    error_object,
     raw_params,
 )
 from duet_rpc.wire.models import write_model
-from duet_rpc.wire.params import KEY, NO_META, RetryAge, read_key, read_meta, read_retry, read_short
+from duet_rpc.wire.params import (
+    KEY,
+    NO_META,
+    Meta,
+    RetryAge,
+    read_key,
+    read_meta,
+    read_retry,
+    read_short,
+)
 
 if TYPE_CHECKING:
+    from duet_rpc.engine.face import Face, MakeFace
     from duet_rpc.hooks import Event, Hooks
 
 
@@ -87,6 +89,10 @@ class CommandLedger(Protocol):
         """Do the same for an `async def`."""
         ...
 
+    def outcome(self, principal: str, method: str, key: str, age: float = 0.0) -> Any:
+        """Tell what became of a command: its state, and its result or error once it has one."""
+        ...
+
 
 class Job(Struct, eq=False):
     """One request or notification that has passed every rule before the handler."""
@@ -116,6 +122,9 @@ class Job(Struct, eq=False):
     """Whether the handler has been called; one that waits for another run has not."""
     size: int = 0
     """What it costs in the queue; 0 once it has begun."""
+    shape: Callable[[bytes], bytes] | None = None
+    """Spells the member of its answer as the face has it; None where there is no face. Nothing
+    leaves the request open."""
 
     @property
     def name(self) -> str:
@@ -141,16 +150,11 @@ Failure: TypeAlias = Callable[..., RpcError]
 
 
 _encode = msgspec.json.Encoder(enc_hook=write_model).encode
-_decode_text = msgspec.json.Decoder(str).decode
 _PLAIN_IDS = frozenset(b'"-0123456789')
 """How a string and a number begin; null has rules of its own."""
 
 
-_COROUTINE = "Encoding objects of type coroutine is unsupported"
-"""How msgspec refuses the result of a handler that has not awaited it."""
-
-
-class Dispatcher:
+class Dispatcher(Failures):
     """Serves the methods of one service under one policy; shared by all connections.
 
     It has more than twenty methods because each rule, way to run and way to fail is one of them.
@@ -166,19 +170,20 @@ class Dispatcher:
         errors: ErrorClasses | None = None,
         shares_thread: bool = False,
         dialect: Dialect = JSONRPC,
+        face: "MakeFace | None" = None,
     ) -> None:
+        super().__init__(log)
         self._shares_thread = shares_thread
         """Several connections are read on one thread: only what is declared inline runs there."""
+        self._beside = dialect.beside
+        if self._beside:
+            service = service.accepting(self._beside)
         self.service = service
         self.policy = policy
         self.dialect = dialect
         self.errors: ErrorClasses = ErrorClasses(service) if errors is None else errors
         """What the errors are raised in that a peer answers to the calls of handlers."""
-        self.log: Log = log if log is not None else Silence()
         self._ledger = ledger
-        self._unnumbered = 0
-        self.leave: Callable[[BaseException | None], object] | None = None
-        """Set in a forked child: ends it, because its handler has ended and we serve no one."""
         self.batches: list[list[Any]] = []
         """The messages of the batches that are being answered on the fast path."""
         self.spent: Any = None
@@ -189,24 +194,34 @@ class Dispatcher:
                 f"{dialect.cancel} is how requests are cancelled here, and cannot be served;"
                 " a handler sees it in ctx.cancelled, or by the CancelledError of its task"
             )
-        spelled = (dialect.cancel, dialect.progress, dialect.item, dialect.more)
-        methods = [each for each in service if each.name not in spelled]
-        simple = [method for method in methods if self._is_simple(method)]
+        self.face: Face | None = None if face is None else face.bind(self)
+        """What another protocol makes of the methods."""
         self.intake: Intake | None = (
-            compile_intake(methods, simple, policy, self) if methods else None
+            self._compile_intake() if self.face is None else self.face.compile_intake()
         )
         """What reads plain requests."""
         self.answer_at_once: AnswerAtOnce | None = (
             None if self.intake is None else self.intake.answer_at_once
         )
 
+    def _compile_intake(self) -> Intake | None:
+        dialect = self.dialect
+        methods = [each for each in self.service if each.name not in dialect.method_names]
+        simple = [method for method in methods if self.is_simple(method)]
+        return compile_intake(methods, simple, self.policy, self) if methods else None
+
     def forked(self, leave: Callable[[BaseException | None], object]) -> None:
         """This is a copy in a child: run nothing more, and leave as soon as a handler ends."""
-        self.leave = leave
+        super().forked(leave)
         for messages in self.batches:
             messages.clear()  # the one that runs is the last
 
     # The rules, in the order of the contract.
+
+    @property
+    def ledger(self) -> CommandLedger | None:
+        """What remembers commands; None where nothing does."""
+        return self._ledger
 
     def now(self) -> float | None:
         """Tell the time, if anything here depends on it."""
@@ -254,16 +269,33 @@ class Dispatcher:
         id = message.id if isinstance(message, Request) else None
         method = self.service.get(message.method)
         if method is None:
+            from duet_rpc.methods.wording import printable  # with the first refusal
+
             name = printable(message.method)
             raise MethodNotFound(data={"detail": f"no method '{name}' is served here"})
+        return self.prepare_call(method, id, message.params, peer, origin, read_at=read_at)
+
+    def prepare_call(
+        self,
+        method: Method,
+        id: bytes | None,
+        params: bytes | None,
+        peer: Peer,
+        origin: Origin,
+        *,
+        meta: Raw | UnsetType = UNSET,
+        read_at: float | None = None,
+    ) -> Job:
+        """Do the same for a method that is known. `meta` stands in for the `_meta` of params."""
         self._check_id(method, id)
-        job = Job(id, method, None, origin.connection_id, message.params)
+        job = Job(id, method, None, origin.connection_id, params)
         try:
-            bound = method.parameters.bind(message.params)
+            bound = method.parameters.bind(params)
         except BaseException as error:  # InvalidParams, or out of a type's own check
             raise self.failure(error, job, "a type of the params failed") from None
         job.values = bound.values
-        self._complete(job, bound.key, bound.meta, peer, origin, read_at)
+        sent_meta = bound.meta if meta is UNSET else meta
+        self._complete(job, bound.key, sent_meta, peer, origin, read_at)
         return job
 
     def _complete(
@@ -291,19 +323,49 @@ class Dispatcher:
         job.correlation_id = self.correlation_id(job.id, job.connection_id)
         context = Context(peer, method.name, job.correlation_id, origin, key)
         job.context = context
-        if method.streams and job.id is not None:
-            from duet_rpc.engine.streams import read_request
-
-            context._stream = read_request(job.id, job.values, meta, self.dialect)
+        if (method.streams or self._beside) and job.id is not None:
+            self._read_stream(job, context, meta)
+            self._read_work_done(job.values, method, context)
         if meta is not NO_META:
             trace_parent, token = read_short(meta.traceparent), read_short(meta.progressToken)
             context.trace_parent = trace_parent if isinstance(trace_parent, str) else None
-            context.progress_token = None if token is UNSET else token
+            token = self.dialect.read_token(token)
+            if token is not None:  # it goes before that of work done: it takes any value
+                context.progress_token, context._work_done = token, None
             context.retry = retry
             # An age of zero: no try before this one can have had an effect.
             if retry is not None and retry.age_ms and ledger is not None:
                 at = ledger.now() if read_at is None else read_at
                 context.first_sent = ledger.first_sent(retry.age, at)
+
+    def _read_stream(self, job: Job, context: Context, meta: Meta) -> None:
+        """Read how the caller wants the items of a method that yields."""
+        assert job.id is not None, "only then can items be sent"
+        if job.method.kind is not Kind.SUBSCRIPTION:
+            from duet_rpc.engine.streams import read_request
+
+            context._stream = read_request(job.id, job.values, meta, self.dialect)
+            return
+        if not context._peer.takes_subscriptions:
+            detail = (
+                f"{job.method.name} is a subscription, which needs a connection that stays open"
+            )
+            raise MethodNotFound(data={"detail": detail})
+        from duet_rpc.engine.subscriptions import read_subscription
+
+        context._stream = read_subscription(job, meta)
+
+    def _read_work_done(self, values: Any, method: Method, context: Context) -> None:
+        """Read whether the caller wants progress with a begin and an end."""
+        token = getattr(values, self.dialect.work_done_token or "", None)
+        # A handler that has a parameter of this name reports by itself, or not at all.
+        if not isinstance(token, Raw) or not isinstance(read_short(token), int | str):
+            return
+        from duet_rpc.wire.work_done import WorkDoneReports  # with the first one that there is
+
+        context.progress_token = read_short(token)
+        title = method.description.partition(". ")[0].removesuffix(".") or method.name
+        context._work_done = WorkDoneReports(token, title)
 
     def _check_id(self, method: Method, id: bytes | None) -> None:
         policy = self.policy
@@ -314,6 +376,11 @@ class Dispatcher:
         if method.kind is Kind.COMMAND and policy.command_needs_id and (id is None or id == NULL):
             raise InvalidRequest.because(
                 "command-requires-id", detail=f"{method.name} is a command: send it with an id"
+            )
+        if method.kind is Kind.SUBSCRIPTION and id is None:
+            raise InvalidRequest.because(
+                "notification-not-allowed",
+                detail=f"{method.name} is a subscription: send it with an id",
             )
         if (
             id is None
@@ -341,25 +408,6 @@ class Dispatcher:
         if facts["param"] not in known:
             del facts["param"]
         return {word: facts[word] for word in ("reason", "param", "expected") if word in facts}
-
-    def correlation_id(self, id: bytes | None, connection_id: str) -> str:
-        """Say a request's id as text; make one up for a message that has none."""
-        if id is None:
-            self._unnumbered += 1
-            return f"{connection_id}-n{self._unnumbered}"
-        if id[0] != 0x22:
-            return id.decode()
-        try:
-            return _decode_text(id)
-        except msgspec.DecodeError:
-            # A lone surrogate: as it is spelled, which every log and every store takes.
-            return id[1:-1].decode()
-
-    def correlate(self, job: Job) -> str:
-        """Say the correlation id of a job; every line about it carries the same."""
-        if not job.correlation_id:
-            job.correlation_id = self.correlation_id(job.id, job.connection_id)
-        return job.correlation_id
 
     # Running. What comes back is the answer's `result` or `error` member.
 
@@ -416,66 +464,6 @@ class Dispatcher:
             self.leave(None)
         return result_member(result)
 
-    def failure(self, error: BaseException, job: Job, text: str = "handler failed") -> RpcError:
-        """Turn what a handler raised into the error that its caller may see."""
-        if self.leave is not None:
-            self.leave(None if isinstance(error, Unserializable) else error)
-        if isinstance(error, RpcError) and not (error.from_peer and error.code in RESERVED_CODES):
-            if (wrong := misuse(error)) is not None:
-                text = f"{text}: {wrong}"
-            elif not isinstance(error, InternalError):  # which has a reference, and only we know it
-                return error
-        if isinstance(error, Unserializable):
-            text = "a result cannot be sent"
-            if str(error.__cause__) == _COROUTINE:
-                text += ": it is or holds a coroutine; an await is missing in the handler"
-            return self._unforeseen(text, error, job)
-        if job.answered and type(error).__name__ == "CancelledError":
-            return Cancelled()  # its caller has its answer, or is gone
-        return self._unforeseen(text, error, job)
-
-    def not_started(self, error: Exception, job: Job) -> bytes:
-        """Answer for a host that could not begin: nothing has happened, so it may be sent again."""
-        if isinstance(error, UsageError):
-            return self.broken_off(error, job, "a handler could not be started")
-        self.log.note(
-            "error",
-            "a handler could not be started",
-            method=job.method.name,
-            id=job.id,
-            correlation_id=self.correlate(job),
-            connection_id=job.connection_id,
-            why=f"{type(error).__name__}: {error}",
-        )
-        return error_member(overloaded())
-
-    def broken_off(
-        self, error: BaseException, job: Job, text: str = "a handler was broken off"
-    ) -> bytes:
-        """Answer for a handler that ended, or whose task or thread did, by an exception.
-
-        Never raises, for then the request would have no answer and its slot would not come back.
-        """
-        try:
-            return error_member(self.failure(error, job, text))
-        except BaseException:  # even the log fails
-            return error_member(InternalError())
-
-    def _unforeseen(self, text: str, error: BaseException, job: Job) -> RpcError:
-        """Log all there is to know; the peer gets the reference under which it appears there."""
-        reference = self.log.failure(
-            text,
-            error,
-            method=job.method.name,
-            id=job.id,
-            correlation_id=self.correlate(job),
-            connection_id=job.connection_id,
-        )
-        if isinstance(error, Unserializable):
-            detail = "the handler has run, but its result cannot be written as JSON"
-            return ResultUnserializable(data={"detail": detail, "reference": reference})
-        return InternalError(data={"reference": reference})
-
     # For the fast path: what is rare in it.
 
     def keep(self, message: Any) -> None:
@@ -503,24 +491,13 @@ class Dispatcher:
             self.log_failed_notification(job)
         return b""
 
-    def log_failed_notification(self, job: Job) -> None:
-        """Log that a notification was not done; no answer tells its sender."""
-        self.log.note(
-            "error",
-            "notification failed",
-            method=job.method.name,
-            id=None,
-            correlation_id=self.correlate(job),
-            connection_id=job.connection_id,
-        )
-
     def failed(self, message: Any, error: BaseException, connection_id: str) -> bytes:
         """Make the answer to a message whose handler, or whose result, has failed."""
         id = _encode(message.id)
         job = Job(id, message.served, None, connection_id)
         return encode_error(id, self.failure(error, job))
 
-    def _is_simple(self, method: Method) -> bool:
+    def is_simple(self, method: Method) -> bool:
         """Tell whether a method can be answered on the fast path."""
         parameters = method.parameters
         return (
@@ -563,14 +540,7 @@ def make_dispatcher(
     return HookedDispatcher(service, policy, hooks=hooks, **options)
 
 
-RETRY_AFTER_MS = 100
-"""How long a refused caller is asked to wait: a few times what a quick handler needs."""
-
-
-def overloaded() -> Overloaded:
-    """Make the refusal of a request for which there is no room now."""
-    detail = "nothing was started: wait a moment, then send it again"
-    return Overloaded(data={"detail": detail, "retry_after_ms": RETRY_AFTER_MS})
+_RESULT = b'"result":'
 
 
 def result_member(result: Any) -> bytes:
@@ -583,13 +553,13 @@ def result_member(result: Any) -> bytes:
         raise Unserializable(error) from error
 
 
+def encode_result(result: Any) -> bytes:
+    """Encode what a handler yields, alone."""
+    return result_member(result)[len(_RESULT) :]
+
+
 def _encode_lone(result: Any) -> bytes:
     try:
         return surrogates.encode(result)
     except BaseException as error:
         raise Unserializable(error) from error
-
-
-def error_member(error: RpcError) -> bytes:
-    """Encode an error as the member of an answer."""
-    return b'"error":' + error_object(error)

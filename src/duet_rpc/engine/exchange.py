@@ -175,3 +175,7 @@ class _NoCalls:
     def take_item(self, params: bytes | None) -> bool:
         """Say that no call is being worked on."""
         return False
+
+    def take_subscribed(self, method: str, params: bytes | None) -> bool:
+        """Say that nothing is subscribed to."""
+        return False

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from msgspec import Raw
 
-from duet_rpc.context import Context, Origin, Peer
+from duet_rpc.context import Context, Origin, Peer, RemotePeer
 from duet_rpc.engine.calls import CallingConnection, Calls, Refused, Waiter
 from duet_rpc.engine.connection import Connection, ConnectionOptions, Host
-from duet_rpc.engine.dispatch import Dispatcher, Job, overloaded, result_member
+from duet_rpc.engine.dispatch import Dispatcher, Job, result_member
+from duet_rpc.engine.failures import overloaded
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -41,9 +42,9 @@ from duet_rpc.hooks import (
 )
 from duet_rpc.kinds import Promise
 from duet_rpc.policy import Policy
-from duet_rpc.service import Service
+from duet_rpc.service import Method, Service
 from duet_rpc.wire.framing import Fault, Framing
-from duet_rpc.wire.messages import Notification, Request, Response, decode_error
+from duet_rpc.wire.messages import Response, decode_error
 
 _RESULT, _ERROR = b'"result":', b'"error":'
 
@@ -93,15 +94,17 @@ class HookedDispatcher(Dispatcher):
             except BaseException as error:  # what told the event goes on, a request to its answer
                 self.log.failure("a hook failed", error)
 
-    def prepare(
+    def prepare_call(
         self,
-        message: Request | Notification,
+        method: Method,
+        id: bytes | None,
+        params: bytes | None,
         peer: Peer,
         origin: Origin,
-        read_at: float | None = None,
+        **options: Any,
     ) -> Job:
-        """See `Dispatcher.prepare`. Hooks need a context, also where the handler takes none."""
-        job = super().prepare(message, peer, origin, read_at)
+        """See `Dispatcher.prepare_call`. Hooks need a context, also if the handler takes none."""
+        job = super().prepare_call(method, id, params, peer, origin, **options)
         if job.context is None:
             correlation_id = self.correlate(job)
             job.context = Context(
@@ -312,7 +315,7 @@ class HookedCalls(Calls):
 class HookedConnection(Connection):
     """A connection that reports its beginning and its end, and each of our calls."""
 
-    __slots__ = ("_is_closed",)
+    __slots__ = ("_is_open",)
     calls_class: type[Calls] = HookedCalls
     dispatcher: HookedDispatcher
 
@@ -320,13 +323,22 @@ class HookedConnection(Connection):
         self, dispatcher: Dispatcher, framing: Framing, host: Host, options: ConnectionOptions
     ) -> None:
         super().__init__(dispatcher, framing, host, options)
-        self._is_closed = False
-        self.dispatcher.tell(ConnectionOpened(options.origin))
+        self._is_open = False
+
+    def begin(self) -> None:
+        """See `Connection.begin`."""
+        self._is_open = True
+        self.dispatcher.tell(ConnectionOpened(self.requests.origin, self._remote))
 
     def close(self) -> None:
         """See `Connection.close`."""
         super().close()
-        if not self._is_closed:
-            self._is_closed = True
+        if self._is_open:
+            self._is_open = False
             origin, stats = self.requests.origin, self.requests.stats
-            self.dispatcher.tell(ConnectionClosed(origin, stats.requests, stats.faults))
+            closed = ConnectionClosed(origin, stats.requests, stats.faults, self._remote)
+            self.dispatcher.tell(closed)
+
+    @property
+    def _remote(self) -> RemotePeer:
+        return RemotePeer(self._host.peer, self.requests.origin)

@@ -349,6 +349,8 @@ def _envelope(
         fields.append(("id", (int | str if is_simple else Raw) | UnsetType, UNSET))
     needs_id = method.kind is Kind.COMMAND and policy.command_needs_id
     allowed = method.notification_allowed or policy.notifications is Notifications.ANY
+    if method.kind is Kind.SUBSCRIPTION:  # whose answer alone names it
+        allowed = False
     return msgspec.defstruct(
         "Request",
         fields,

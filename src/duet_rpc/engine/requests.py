@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from duet_rpc.context import Origin, Peer
+from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.batch import BatchAnswers, Place, is_anonymous, refuse_batch
-from duet_rpc.engine.dispatch import Dispatcher, Job, error_member, overloaded
+from duet_rpc.engine.dispatch import Dispatcher, Job
+from duet_rpc.engine.failures import error_member, overloaded
 from duet_rpc.engine.handover import Handover
 from duet_rpc.engine.intake import Plain
 from duet_rpc.engine.queue import Queued, RequestQueue, Waiting, cost
@@ -33,6 +34,7 @@ from duet_rpc.errors import (
     ShuttingDown,
 )
 from duet_rpc.tracebacks import OwnFault
+from duet_rpc.wire.dialect import END, ITEM, MORE, UNSUBSCRIBE
 from duet_rpc.wire.messages import (
     NULL,
     Batch,
@@ -43,11 +45,15 @@ from duet_rpc.wire.messages import (
     Single,
     TooLarge,
     encode_error,
+    encode_notification,
 )
 from duet_rpc.wire.params import AGE
 
 if TYPE_CHECKING:
     from duet_rpc.engine.credits import Credit, Credits
+    from duet_rpc.engine.face import FaceSession
+    from duet_rpc.engine.subscriptions import Outflow, SubscriptionLine, Subscriptions
+    from duet_rpc.wire.work_done import WorkDoneReports
 
 
 class RequestHost(Protocol):
@@ -93,6 +99,10 @@ class AwaitedAnswers(Protocol):
 
     def take_item(self, params: bytes | None) -> bool:
         """Pass an item on to the reader of its stream; False if no call of ours has its id."""
+        ...
+
+    def take_subscribed(self, method: str, params: bytes | None) -> bool:
+        """Pass an item or the end of a subscription on; False if it is none of ours."""
         ...
 
 
@@ -143,6 +153,7 @@ class Requests:
         "_options",
         "_peer",
         "_reply",
+        "_subscriptions",
         "by_id",
         "calls",
         "closing",
@@ -151,6 +162,7 @@ class Requests:
         "origin",
         "queue",
         "refusing",
+        "session",
         "slots",
         "stats",
     )
@@ -177,6 +189,8 @@ class Requests:
         self.calls: AwaitedAnswers = calls
         self._credits: Credits | None = None
         """How many items the peer takes of each stream that it asked for; None: of none so far."""
+        self._subscriptions: Subscriptions | None = None
+        """What the peer has subscribed to; None: to nothing so far."""
         self.stats: Stats = Stats()
         self.closing: bool = False
         """We shut down: what has not been started is answered `shutting-down`."""
@@ -189,6 +203,17 @@ class Requests:
         self._options = options
         self._handover = handover
         self._reply = reply
+        face = dispatcher.face
+        self.session: FaceSession | None = (
+            None if face is None else face.open(host.peer, options.origin, self.retake)
+        )
+        """What was agreed on with the peer, where another protocol is spoken."""
+
+    @property
+    def max_batch(self) -> int:
+        """How many messages may come in one array."""
+        most = self.dispatcher.policy.max_batch
+        return most if self.session is None else min(most, self.session.max_batch)
 
     @property
     def full(self) -> bool:
@@ -260,7 +285,8 @@ class Requests:
         may_start: bool = True,
     ) -> InvalidRequest | None:
         """Take each item alone and deliver the answers together; return why nothing is taken."""
-        refusal = refuse_batch(batch, self.dispatcher.policy.max_batch)
+        takes_answers = self.session is None or self.max_batch > 0
+        refusal = refuse_batch(batch, self.max_batch, takes_answers=takes_answers)
         if refusal is not None:
             return refusal
         assert isinstance(batch, Batch), "anything else was refused"
@@ -312,7 +338,9 @@ class Requests:
     ) -> None:
         self.stats.requests += 1
         dialect, slots = self.dispatcher.dialect, self.slots
-        if message.method == dialect.cancel:
+        # With an id it asks for an answer; a protocol of its own refuses that.
+        is_asked = type(message) is Request and self.session is not None
+        if message.method == dialect.cancel and not is_asked:
             self._take_cancel(message, place)
             return
         if message.method == dialect.progress and self.calls.take_progress(message.params):
@@ -324,7 +352,7 @@ class Requests:
         waiting = Waiting(message, size, place)
         refusal = self._register(message, waiting)
         if refusal is not None:
-            self._refuse(message.method, _id_of(message), place, refusal)
+            self._refuse_message(message, place, refusal)
         elif may_start and slots.running < slots.limit and not self.queue.waiting:
             self.start(waiting)
         else:
@@ -335,19 +363,78 @@ class Requests:
                 self._options.on_shutdown_queued(message.method)
 
     def _take_unserved(self, message: Notification) -> bool:
-        """Take an item of a stream of ours, a grant for one of the peer's, or what is listened to.
+        """Take what belongs to a stream or subscription of either end, or what is listened to.
 
-        A grant may come after its stream has ended; that is no fault of the peer's.
+        A grant or an `unsubscribe` may come after the end; that is no fault of the peer's.
         """
         dialect, method, params = self.dispatcher.dialect, message.method, message.params
         if method == dialect.item and self.calls.take_item(params):
             return True
-        is_grant = method == dialect.more
-        if is_grant and self._credits is not None and self._credits.grant(params):
+        if method in (ITEM, END):
+            if self.calls.take_subscribed(method, params):
+                return True
+        may_be_late = method in (dialect.more, MORE, UNSUBSCRIBE)
+        if may_be_late and self._steer(method, params):
             return True
         if self._options.listen(method, params):
             return True
-        return is_grant and method not in self.dispatcher.service
+        return may_be_late and method not in self.dispatcher.service
+
+    def _steer(self, method: str, params: bytes | None) -> bool:
+        """Take a grant, or the end of a subscription by its subscriber; False if it is neither."""
+        dialect, subscriptions = self.dispatcher.dialect, self._subscriptions
+        if method == dialect.more and self._credits is not None and self._credits.grant(params):
+            return True
+        if subscriptions is None:
+            return False
+        if method == UNSUBSCRIBE:
+            subscriptions.unsubscribe(params)
+            return True
+        return subscriptions.grant(params)
+
+    def subscribe(
+        self, ctx: Context, line: "SubscriptionLine", flush: Callable[[], object]
+    ) -> "Outflow":
+        """Answer the request of a subscription, whose handler goes on without a slot.
+
+        Raise the refusal if it cannot begin. `flush` hands what is ready to the peer.
+        """
+        from duet_rpc.engine.subscriptions import Subscriptions
+        from duet_rpc.wire.subscriptions import SubscriptionRequest, encode_subscribed
+
+        asked = ctx._stream
+        assert isinstance(asked, SubscriptionRequest), "only then is there a subscription"
+        job: Job = asked.job
+        if self.closing:
+            raise ShuttingDown()
+        if job.answered:
+            raise Cancelled()  # just now, on another thread
+        if self._subscriptions is None:
+            limit = self.dispatcher.policy.max_subscriptions
+            self._subscriptions = Subscriptions(line, limit, flush)
+        subscriptions = self._subscriptions
+        flow = subscriptions.open(asked)
+        self.slots.detach(ctx)
+        self._answer_job(job, b'"result":' + encode_subscribed(flow.id))
+        if job.place is not None and job.place[0].on_delivered is not None:
+            flow.is_held = True
+            job.place[0].on_delivered.append(lambda: subscriptions.release(flow))
+        return flow
+
+    @property
+    def has_subscriptions(self) -> bool:
+        """Whether the peer is subscribed to something."""
+        return self._subscriptions is not None and self._subscriptions.is_any_open
+
+    def send_unsent(self) -> None:
+        """The peer has taken what was sent: send the items that wait."""
+        if self._subscriptions is not None:
+            self._subscriptions.pump()
+
+    def end_subscriptions(self, error: RpcError) -> None:
+        """Nothing more can be sent soon, or no one could stop it: end every subscription."""
+        if self._subscriptions is not None:
+            self._subscriptions.end_all(error)
 
     def open_stream(self, id: bytes, window: int) -> "Credit | None":
         """Begin to send a stream; None if another one under this id has not ended."""
@@ -358,14 +445,22 @@ class Requests:
         return self._credits.open(id, window)
 
     def end_grants(self) -> None:
-        """The input has ended: streams that wait for a grant wait in vain."""
+        """The input has ended: streams that wait for a grant wait in vain.
+
+        Subscriptions end as well: their subscriber could not stop them any more.
+        """
         if self._credits is not None:
             self._credits.end()
+        self.end_subscriptions(Cancelled())
 
     def close_stream(self, id: bytes) -> None:
         """A stream that was opened has ended."""
         assert self._credits is not None, "made when it was opened"
         self._credits.close(id)
+
+    def retake(self, message: Request) -> None:
+        """Begin a request anew that the face has left open; on the thread of the connection."""
+        self.take(message, 0, None)
 
     def _fail_call(self, id: bytes, place: Place) -> bool:
         """End the call of an answer that is none; False if no one waits for it."""
@@ -400,7 +495,7 @@ class Requests:
             waiting.size = 0
             if self.closing:
                 self._release(waiting.id, waiting)
-                self._refuse(waiting.method.name, waiting.id, waiting.place, ShuttingDown())
+                self._refuse_job(waiting, ShuttingDown())
             else:
                 self._run(waiting)
             return
@@ -412,19 +507,24 @@ class Requests:
         try:
             if self.closing and message.method not in self._options.shutdown_methods:
                 raise ShuttingDown()
-            job = self.dispatcher.prepare(message, self._peer, self.origin, waiting.read_at)
+            job = self._prepare(message, waiting)
         except Exception as error:
-            id = _id_of(message)
-            self._release(id, waiting)
+            self._release(_id_of(message), waiting)
             # Under no other name: this frame, and with it the message, would live in a circle.
             if not isinstance(error, RpcError):
                 error = self._log_own_fault(error, message)
-            self._refuse(message.method, id, place, error)
+            self._refuse_message(message, place, error)
             return
         self._give_place(job, place)
         if job.id is not None and self.by_id.get(job.id) is waiting:
             self.by_id[job.id] = job
         self._run(job)
+
+    def _prepare(self, message: Request | Notification, waiting: Waiting) -> Job:
+        if self.session is None:
+            return self.dispatcher.prepare(message, self._peer, self.origin, waiting.read_at)
+        in_batch = waiting.place is not None and type(waiting.place[0]) is BatchAnswers
+        return self.session.prepare(message, waiting.read_at, in_batch=in_batch)
 
     def _run(self, job: Job) -> None:
         slots = self.slots
@@ -444,6 +544,8 @@ class Requests:
         context = job.context
         if context is not None:
             context.is_over = True
+            if context._work_done is not None:
+                self._end_work(context._work_done)
             if self.slots.paused:
                 self.slots.end(context)
         self.slots.running -= 1
@@ -455,6 +557,8 @@ class Requests:
                 self.dispatcher.log_failed_notification(job)
         elif not job.answered:
             self._answer_job(job, member)
+        elif self._subscriptions is not None:
+            self._subscriptions.finish(job, member)
 
     def abandon(self, job: Job, error: RpcError, *, answers: bool = True) -> None:
         """Answer a running request now and stop its handler, as far as it may be stopped.
@@ -469,6 +573,8 @@ class Requests:
             return
         if job.context is not None:
             job.context.cancelled = True
+            if job.context._work_done is not None:
+                self._end_work(job.context._work_done)
         if job.id is None:
             job.answered = True
         elif not answers:
@@ -479,6 +585,12 @@ class Requests:
             self._answer_job(job, error_member(error))
         if job.may_be_stopped:
             self._host.cancel(job)
+
+    def _end_work(self, work: "WorkDoneReports") -> None:
+        """End the progress of a request, if it has begun, ahead of its answer."""
+        params = work.end()
+        if params is not None:
+            self._reply(encode_notification(self.dispatcher.dialect.progress, params))
 
     def refuse_queued(self) -> None:
         """Answer everything that waits: we are shutting down."""
@@ -496,7 +608,7 @@ class Requests:
         try:
             job = self.dispatcher.prepare(message, self._peer, self.origin)
         except RpcError as error:
-            self._refuse(message.method, _id_of(message), waiting.place, error)
+            self._refuse_message(message, waiting.place, error)
             return
         member = self.dispatcher.run(job)
         if job.id is not None:
@@ -510,6 +622,8 @@ class Requests:
             self._tell_refused(message.method, None, InvalidParams("cancellation without an id"))
         else:
             self.cancel(id)
+            if self.session is not None:
+                self.session.cancelled(id)
         if type(message) is Request:
             self.answer_in_turn(b'{"jsonrpc":"2.0","id":%b,"result":null}' % message.id, place)
         else:
@@ -536,21 +650,39 @@ class Requests:
         Without one it is logged all the same.
         """
         if self.dispatcher.dialect.answers_cancelled:
-            self._refuse(method, id, place, Cancelled())
+            self._refuse(method, id, place, Cancelled(), error_member(Cancelled()))
         else:
             self._tell_refused(method, id, Cancelled())
             self._no_answer(place)
 
-    def _refuse(self, method: str, id: bytes | None, place: Place, error: RpcError) -> None:
+    def _refuse_message(
+        self, message: Request | Notification, place: Place, error: RpcError
+    ) -> None:
+        """Refuse a message that has not become a job."""
+        id, session = _id_of(message), self.session
+        if session is None or id is None:
+            self._refuse(message.method, id, place, error, error_member(error))
+        else:
+            self._tell_refused(message.method, id, error)
+            self._answer(session.refuse(id, message, error), place)
+
+    def _refuse_job(self, job: Job, error: RpcError) -> None:
+        """Refuse a plain request that has waited."""
+        member = self._shape(job, error_member(error))
+        self._refuse(job.method.name, job.id, job.place, error, member)
+
+    def _refuse(
+        self, method: str, id: bytes | None, place: Place, error: RpcError, member: bytes
+    ) -> None:
         """Report that a request was not started, and answer it unless it wants no answer."""
         self._tell_refused(method, id, error)
         if id is not None:
-            self._answer(encode_error(id, error), place)
+            self._answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member), place)
         elif (
             isinstance(error, InvalidRequest)
             and self.dispatcher.policy.answers_refused_notifications
         ):
-            self._answer(encode_error(NULL, error), place)
+            self._answer(self._encode_fault(NULL, error), place)
         else:
             self._no_answer(place)
 
@@ -581,7 +713,29 @@ class Requests:
         assert job.id is not None and not job.answered, "answered once, and only requests"
         job.answered = True
         self._release(job.id, job)
+        if job.shape is not None:
+            member = self._shape(job, member)
+            if not member:  # it stays open
+                self._no_answer(job.place)
+                return
         self._answer(b'{"jsonrpc":"2.0","id":%b,%b}' % (job.id, member), job.place)
+
+    def _shape(self, job: Job, member: bytes) -> bytes:
+        """Spell an outcome as the face does. If it cannot, its caller is answered all the same."""
+        if job.shape is None:
+            return member
+        try:
+            return job.shape(member)
+        except Exception as error:
+            reference = self.dispatcher.log.failure(
+                "an answer could not be spelled",
+                OwnFault(error),
+                method=job.method.name,
+                id=job.id,
+                correlation_id=self.dispatcher.correlation_id(job.id, job.connection_id),
+                connection_id=job.connection_id,
+            )
+            return error_member(InternalError(data={"reference": reference}))
 
     def _release(self, id: bytes | None, holder: Queued) -> None:
         if id is not None and self.by_id.get(id) is holder:
@@ -590,9 +744,13 @@ class Requests:
     def answer_fault(self, error: RpcError, id: bytes = NULL, place: Place = None) -> None:
         """Answer what is no message; a client does not."""
         if self._options.answers_faults:
-            self.answer_in_turn(encode_error(id, error), place)
+            self.answer_in_turn(self._encode_fault(id, error), place)
         else:
             self._no_answer(place)
+
+    def _encode_fault(self, id: bytes, error: RpcError) -> bytes:
+        session = self.session
+        return encode_error(id, error) if session is None else session.encode_fault(id, error)
 
     def answer_in_turn(self, answer: bytes, place: Place) -> None:
         """Send an answer that no handler made, in its turn where answers keep the order."""

@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Raw
 
 from duet_rpc.errors import InvalidAnswer, UsageError
-from duet_rpc.methods.wording import explain_result
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.models import make_model
@@ -47,6 +46,8 @@ def _decoder(returns: Any) -> Decode:
             except msgspec.DecodeError:  # perhaps a lone surrogate
                 return surrogates.decode(raw, returns)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            from duet_rpc.methods.wording import explain_result  # with the first that does not fit
+
             why = explain_result(error)
         # Out here, so that it does not keep the error before it, and with that all our frames.
         raise InvalidAnswer(f"the result is not what was asked for: {why}")

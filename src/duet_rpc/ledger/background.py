@@ -19,8 +19,9 @@ class BackgroundThread:
             return
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self.NAME, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self.NAME, daemon=True)
+                thread.start()
+                self._thread = thread  # only now: `close` waits for one that has started
 
     def close(self) -> None:
         """End the thread, after what it is doing. Idempotent."""

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Raw
 
-from duet_rpc.engine.dispatch import Failure, Job, error_member
-from duet_rpc.errors import InternalError, ResultUnserializable, RpcError, StoreUnavailable
+from duet_rpc.engine.dispatch import Failure, Job
+from duet_rpc.engine.failures import error_member
+from duet_rpc.errors import (
+    InputRequired,
+    InternalError,
+    ResultUnserializable,
+    RpcError,
+    StoreUnavailable,
+)
 from duet_rpc.service import Kind, Service
 
 if TYPE_CHECKING:
@@ -26,12 +33,29 @@ if TYPE_CHECKING:
     from duet_rpc.ledger.stores.base import ReadableStore
 
 
-BEGAN = time.monotonic()
-"""When this process began; no store that it makes is older, and none of its own memory."""
+_LOADED = time.monotonic()
 STARTING = 1.0
-"""Seconds from the start of serving in which what is read may have waited for the server."""
+"""Seconds from the start of serving, and from the first read, in which what is read may have waited
+for the server."""
 START_TAKES = 60.0
 """Seconds that it may have waited then, in a process that is older: no start takes longer."""
+
+
+@cache
+def process_began() -> float:
+    """Tell when this process began; no store that it makes is older, and none of its own memory.
+
+    Not when this module was loaded: between that and the making of a store may be less time than
+    between the reading of a retry and the store's decision about it.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        tick = 1 / os.sysconf("SC_CLK_TCK")
+        ago = time.clock_gettime(time.CLOCK_BOOTTIME) - (ticks + 1) * tick
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _LOADED
+    return min(_LOADED, time.monotonic() - ago)
 
 
 class Commands:
@@ -51,6 +75,8 @@ class Commands:
         self._checks = checks
         self.keeps = keeps
         self._served_since: float | None = None
+        self._started_by = 0.0
+        self._count_reads: Callable[[], int] = lambda: 2
         self._opened: Ledger | None = None
         self._lock = threading.Lock()
         self.on_open: Callable[[], object] = lambda: None
@@ -66,19 +92,27 @@ class Commands:
                     self._opened = self._open_ledger()
         return self._opened
 
-    def begin(self) -> None:
+    def begin(self, count_reads: Callable[[], int]) -> None:
         """Note that serving starts: what is read from now on may have waited for us.
+
+        `count_reads` tells how often something was read, the present time included. On a machine
+        that is busy the first read may be long after the start.
 
         If the store cannot be used, that is logged, and the server starts all the same. Never
         waits.
         """
         self._served_since = time.monotonic()
+        self._started_by = self._served_since + STARTING
+        self._count_reads = count_reads
         if self._checks:
             self.ledger.check()
 
     def now(self) -> float:
-        """Tell the time."""
-        return time.monotonic()
+        """Tell the time at which something is read."""
+        now = time.monotonic()
+        if self._count_reads() <= 1:
+            self._started_by = now + STARTING
+        return now
 
     def first_sent(self, age: float, read_at: float) -> float:
         """Tell when a command was first sent whose retry, read at that time, says its age.
@@ -89,9 +123,9 @@ class Commands:
         earlier process made was there by then; what this one made cannot know.
         """
         sent, served_since = read_at - age, self._served_since
-        if served_since is None or read_at - served_since >= STARTING:
+        if served_since is None or read_at >= self._started_by:
             return sent
-        return min(sent, max(BEGAN, served_since - START_TAKES))
+        return min(sent, max(process_began(), served_since - START_TAKES))
 
     def run(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key."""
@@ -267,7 +301,9 @@ def _failed(error: Any) -> "Ran":
     from duet_rpc.ledger.execution import Ending, Ran
 
     ending = Ending.DECLARED
-    if isinstance(error, ResultUnserializable):
+    if isinstance(error, InputRequired):
+        ending = Ending.FAILED  # it runs again
+    elif isinstance(error, ResultUnserializable):
         ending = Ending.UNSERIALIZABLE
     elif type(error) is InternalError:
         ending = Ending.FAILED

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from duet_rpc.engine.dispatch import error_member
+from duet_rpc.engine.failures import error_member
 from duet_rpc.errors import (
     InProgress,
     KeyReused,

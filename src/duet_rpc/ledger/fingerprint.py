@@ -47,7 +47,7 @@ def fingerprint(method: str, params: bytes | None, without: Collection[str] = ()
         for name in ALWAYS_LEFT_OUT.union(without):
             values.pop(name, None)
     canonical = _canonical(values) if values else b""
-    return sha256(b"%b\0%b" % (method.encode(), canonical)).digest()
+    return sha256(b"%b\0%b" % (method.encode("utf-8", "surrogatepass"), canonical)).digest()
 
 
 def _values(params: bytes) -> Any:

@@ -22,7 +22,6 @@ from duet_rpc.methods.signature import (
     fresh_default,
     read_signature,
 )
-from duet_rpc.methods.wording import explain, invalid, type_name
 from duet_rpc.wire import surrogates
 from duet_rpc.wire.large import LARGE, decode_large
 from duet_rpc.wire.models import make_model
@@ -30,9 +29,6 @@ from duet_rpc.wire.params import KEY, META
 
 if TYPE_CHECKING:
     from duet_rpc.methods.whole import WholeParams
-
-PARTIAL_TOKEN = "partialResultToken"
-"""What LSP sends beside the params of a request that may be answered in parts."""
 
 
 class Bound(msgspec.Struct):
@@ -54,7 +50,6 @@ class Parameters:
         *,
         takes_key: bool,
         ignore_unknown: bool,
-        beside: Sequence[str] = (),
     ) -> None:
         listed, rest, rest_name = signature.listed, signature.rest, signature.rest_name
         nestings = signature.nestings
@@ -81,7 +76,8 @@ class Parameters:
         self.whole: WholeParams | None = None
         """How the one parameter takes all params, if it does."""
         self._nestings = nestings
-        self._beside = beside
+        self._beside: Sequence[str] = ()
+        """Members that callers may send beside the params, as they send `_meta`."""
         self.nesting: float | int = UNKNOWN if ignore_unknown else max(nestings.values(), default=0)
         """How deep a param can nest, if its type reads every byte of it; `_meta` does not count."""
         self._key = next((p for p in listed if takes_key and p.name == KEY), None)
@@ -90,19 +86,14 @@ class Parameters:
         self._rest_name = rest_name
         # A required keyword-only parameter leaves no way to call by position.
         self._only_named = any(p.required and not p.positional for p in listed)
-        if signature.is_whole:
-            self.whole = _make_whole(method, listed[0], takes_key, beside)
-            self.nesting = UNKNOWN
-            self.struct: type[msgspec.Struct] = self.whole.struct
-        else:
-            self.struct = self._define(method, array_like=False)
-        values: Any = list[rest]  # type: ignore[valid-type]
-        self.typed: Any = self.struct if rest is UNSET else values
-        """What the params of a plain request are decoded into: an array where the handler takes
-        `*args`, else an object."""
-        self._by_name = msgspec.json.Decoder(self.struct, dec_hook=make_model)
         self._method = method
         self._positional: msgspec.json.Decoder[Any] | None = None
+        values: Any = list[rest]  # type: ignore[valid-type]
+        self.typed: Any = values
+        """What the params of a plain request are decoded into: an array where the handler takes
+        `*args`, else an object."""
+        self.struct: type[msgspec.Struct]
+        self._prepare(is_whole=signature.is_whole)
         if rest_name is not None:
             self._hints[rest_name] = values
             self._rest = msgspec.json.Decoder(values, dec_hook=make_model)
@@ -116,16 +107,32 @@ class Parameters:
         ignore_unknown: bool,
         scope: Mapping[str, Any],
         rule: Callable[[str], str] = str,
-        beside: Sequence[str] = (),
     ) -> "Parameters":
-        """Read a handler's parameters. Raises `UsageError` for what cannot be served.
-
-        `beside` names members that callers may send beside the params, as they send `_meta`.
-        """
+        """Read a handler's parameters. Raises `UsageError` for what cannot be served."""
         signature = read_signature(handler, method, scope, takes_key=takes_key, rule=rule)
-        return Parameters(
-            method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown, beside=beside
-        )
+        return Parameters(method, signature, takes_key=takes_key, ignore_unknown=ignore_unknown)
+
+    def accepting(self, beside: Sequence[str]) -> "Parameters":
+        """Make a copy that also takes these members beside the params, as it takes `_meta`."""
+        from copy import copy  # here: few services need it
+
+        other = copy(self)
+        other._beside = beside
+        other.nesting = UNKNOWN  # what comes in them is looked at by no type
+        other._prepare(is_whole=self.whole is not None)
+        return other
+
+    def _prepare(self, *, is_whole: bool) -> None:
+        """Define what params are decoded into."""
+        if is_whole:
+            self.whole = _make_whole(self._method, self.listed[0], self.takes_key, self._beside)
+            self.nesting = UNKNOWN
+            self.struct = self.whole.struct
+        else:
+            self.struct = self._define(self._method, array_like=False)
+        if self.rest is UNSET:
+            self.typed = self.struct
+        self._by_name = msgspec.json.Decoder(self.struct, dec_hook=make_model)
 
     def bind(self, params: bytes | None) -> Bound:
         """Decode the params of one request, which are known to be JSON; raise `InvalidParams`.
@@ -145,7 +152,7 @@ class Parameters:
                 if self.rest is not UNSET:
                     return Bound(_decoded(self._rest, params))
                 if self._only_named:
-                    raise invalid("params", "object", "array")
+                    raise _refuse("params", "object", "array")
                 return self._bound(self._by_position(params))
             if self.rest is not UNSET:
                 return self._none_but_what_travels_beside(params)
@@ -159,9 +166,11 @@ class Parameters:
             text, _ = self.whole.part(params)
             by_name = text[0] == 0x7B and len(self.whole.members) > 0
             hints, rest = (self.whole.members, None) if by_name else (hints, self.listed[0].name)
+        from duet_rpc.methods.wording import explain  # with the first params that do not fit
+
         refused = explain(error, text, hints, self._positions, rest)
         if refused.data["param"] == KEY and KEY not in hints:
-            return invalid(KEY, f"no key ({self._method} is a query)", "a key")
+            return _refuse(KEY, f"no key ({self._method} is a query)", "a key")
         return refused
 
     @property
@@ -176,7 +185,9 @@ class Parameters:
         if wanted is None:
             return
         if key is None and wanted.required:
-            raise invalid(KEY, type_name(wanted.hint), "nothing")
+            from duet_rpc.methods.wording import type_name
+
+            raise _refuse(KEY, type_name(wanted.hint), "nothing")
         setattr(values, KEY, wanted.default if key is None else key)
 
     def shallow(self) -> tuple[type[msgspec.Struct], float]:
@@ -193,7 +204,8 @@ class Parameters:
                 hints[parameter.name], nestings[parameter.name] = found
         if not hints or self.whole is not None:
             return self.struct, self.nesting
-        nesting = UNKNOWN if self.ignores_unknown else max(nestings.values())
+        is_open = self.ignores_unknown or bool(self._beside)
+        nesting = UNKNOWN if is_open else max(nestings.values())
         return self._define(self._method, array_like=False, instead=hints), nesting
 
     def _by_position(self, params: bytes) -> Any:
@@ -208,7 +220,7 @@ class Parameters:
         try:
             bound = self._bound(_decoded(self._by_name, params))
         except msgspec.ValidationError:
-            raise invalid("params", "array", "object") from None
+            raise _refuse("params", "array", "object") from None
         return Bound([], meta=bound.meta)
 
     def _bound(self, values: Any) -> Bound:
@@ -260,6 +272,12 @@ def _make_whole(
     from duet_rpc.methods.whole import WholeParams  # here: few services need it
 
     return WholeParams(method, parameter, takes_key=takes_key, beside=beside)
+
+
+def _refuse(param: str, expected: str, received: str) -> InvalidParams:
+    from duet_rpc.methods.wording import invalid
+
+    return invalid(param, expected, received)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:

@@ -16,7 +16,6 @@ from duet_rpc.context import Context, transaction_type
 from duet_rpc.errors import UsageError
 from duet_rpc.methods.hints import check_parameter, check_returns
 from duet_rpc.methods.names import WholeMark, read_name, take_mark
-from duet_rpc.methods.wording import type_name
 from duet_rpc.wire.params import KEY, META
 
 Adapter = Callable[[Any, Context | None, Any], Any]
@@ -138,6 +137,8 @@ def read_signature(
         raise UsageError(f"{method}: a parameter that takes all params leaves none to others")
     _check_names(listed, method)
     if rest is not UNSET and (listed or takes_key):
+        from duet_rpc.methods.wording import type_name
+
         # Values by position are an array, and what travels beside params needs an object.
         why = (
             "beside other parameters cannot be told apart in JSON"

@@ -11,7 +11,6 @@ from msgspec import Meta
 from duet_rpc.context import Context
 from duet_rpc.errors import InvalidParams
 from duet_rpc.ledger.commands import Commands
-from duet_rpc.methods.wording import type_name
 from duet_rpc.options import is_text
 from duet_rpc.service import Service
 from duet_rpc.version import __version__
@@ -87,6 +86,8 @@ def builtin_methods(
     def set_log_level(level: str) -> dict[str, Any]:
         wanted = level.lower()
         if wanted not in dialect.levels:
+            from duet_rpc.methods.wording import type_name
+
             raise InvalidParams(
                 data={
                     "param": "level",

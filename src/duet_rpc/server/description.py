@@ -13,10 +13,11 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from duet_rpc.errors import RESERVED_CODES
+from duet_rpc.methods.docstrings import read_docstring
 from duet_rpc.methods.members import list_defaults, list_members
 from duet_rpc.methods.signature import Parameter
 from duet_rpc.methods.wording import type_name
-from duet_rpc.server.schemas import Schema, make_schemas, resolve
+from duet_rpc.server.schemas import OPENRPC_FORM, Schema, SchemaForm, make_schemas, resolve
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire.surrogates import encode_value
 
@@ -60,8 +61,11 @@ class MethodDescription(Struct, frozen=True, kw_only=True):
     ignores_unknown: bool = False
     """It drops params that it does not have, and refuses none of them."""
     returns: str | None = None
-    """The type of its result in words, if the server has any."""
+    """The type of its result, or of an item of a subscription, in words, if the server has any."""
     result: Schema | None = None
+    """The schema of the same."""
+    when_slow: str | None = None
+    """What a subscription does with a subscriber that is too slow."""
     errors: tuple[ErrorDescription, ...] = ()
     source: dict[str, Any] = {}
     """All that the server said about it, where it was read from one."""
@@ -88,7 +92,12 @@ class ServiceDescription(Struct, frozen=True, kw_only=True):
 
 
 def describe(
-    service: Service, *, name: str = "", version: str = "", with_schemas: bool = True
+    service: Service,
+    *,
+    name: str = "",
+    version: str = "",
+    with_schemas: bool = True,
+    form: SchemaForm = OPENRPC_FORM,
 ) -> ServiceDescription:
     """Describe every method of a service, sorted by name; schemas cost more than all the rest."""
     methods = sorted(service, key=lambda method: method.name)
@@ -98,7 +107,7 @@ def describe(
     if with_schemas:
         hints = [each.hint for method in methods for each in _list_given(method)]
         returns = [method.parameters.returns for method in methods]
-        of_params, of_results, components = make_schemas(hints, returns)
+        of_params, of_results, components = make_schemas(hints, returns, form)
     params, results = iter(of_params), iter(of_results)
     return ServiceDescription(
         name=name or service.name,
@@ -126,6 +135,8 @@ def write_method(method: MethodDescription) -> dict[str, Any]:
     }
     if method.kind == Kind.COMMAND.value:
         written |= {"kind": method.kind, "promise": method.promise}
+    elif method.kind == Kind.SUBSCRIPTION.value:
+        written |= {"kind": method.kind, "when_slow": method.when_slow}
     if method.is_whole:
         written["whole"] = True
     if method.ignores_unknown:
@@ -172,6 +183,7 @@ def read_method(document: dict[str, Any]) -> MethodDescription | None:
         promise=text(document, "promise"),
         params=tuple(ParamDescription(name, words) for name, _, words in params),
         returns=text(document, "returns"),
+        when_slow=text(document, "when_slow"),
         is_whole=document.get("whole") is True,
         ignores_unknown=document.get("ignore_unknown") is True,
         errors=read_errors(document),
@@ -199,15 +211,18 @@ def _describe_method(
 ) -> MethodDescription:
     parameters = method.parameters
     given = _list_given(method)
+    doc = method.handler.__doc__
     if parameters.whole is not None and parameters.whole.members:
+        doc = parameters.whole.shape.__doc__
         given, schemas = _list_members(given[0], resolve(schemas[0], components))
+    words = read_docstring(doc).params
     return MethodDescription(
         name=method.name,
         description=method.description,
         kind=method.kind.value,
         promise=None if method.promise is None else method.promise.value,
         params=tuple(
-            _describe_param(parameter, schema)
+            _describe_param(parameter, schema, words.get(parameter.argument or parameter.name, ""))
             for parameter, schema in zip(given, schemas, strict=True)
         ),
         structure=_find_structure(method),
@@ -216,11 +231,14 @@ def _describe_method(
         ignores_unknown=parameters.ignores_unknown,
         returns=type_name(parameters.returns),
         result=result,
+        when_slow=method.when_slow,
         errors=_describe_errors(method),
     )
 
 
-def _describe_param(parameter: Parameter, schema: Schema | None) -> ParamDescription:
+def _describe_param(
+    parameter: Parameter, schema: Schema | None, description: str
+) -> ParamDescription:
     default = UNSET
     if not parameter.required:
         try:
@@ -228,7 +246,7 @@ def _describe_param(parameter: Parameter, schema: Schema | None) -> ParamDescrip
         except (TypeError, ValueError):
             pass  # a default that JSON cannot carry is our own affair
     words = type_name(parameter.hint)
-    return ParamDescription(parameter.name, words, parameter.required, default, schema)
+    return ParamDescription(parameter.name, words, parameter.required, default, schema, description)
 
 
 def _describe_errors(method: Method) -> tuple[ErrorDescription, ...]:
@@ -268,4 +286,7 @@ def _list_members(whole: Parameter, schema: Schema) -> tuple[list[Parameter], li
         for name, hint in list_members(whole.hint).items()
     ]
     described = schema.get("properties", {})
+    # The tag of a struct is none of its members, but may be sent.
+    tags = [name for name in described if name not in {member.name for member in members}]
+    members += [Parameter(name, str, required=False, default=UNSET) for name in tags]
     return members, [described.get(member.name) for member in members]

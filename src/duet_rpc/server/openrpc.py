@@ -1,8 +1,10 @@
 """Writes the description of a service as an OpenRPC document, and reads those of any server.
 
-What only we know stands in extensions: `x-kind` (query or command), `x-promise` (what a retry of
+What only we know stands in extensions: `x-kind` (query, command, ...), `x-promise` (what a retry of
 the command means), `x-variadic` (a method that takes any number of values), `x-whole` (its one
-param is all of params) and `x-ignore-unknown` (it drops params that it does not have).
+param is all of params) and `x-ignore-unknown` (it drops params that it does not have). The result
+of a subscription is its name; `x-item` is the schema of what it sends, and `x-when-slow` what
+becomes of a subscriber that is too slow.
 
 Schemas are those of JSON Schema draft 7, which OpenRPC 1.3 uses.
 """
@@ -22,6 +24,13 @@ from duet_rpc.server.description import (
 )
 
 OPENRPC_VERSION = "1.3.2"
+_SUBSCRIPTION = "subscription"
+_SUBSCRIBED = {
+    "type": "object",
+    "properties": {"subscription": {"type": "integer"}},
+    "required": ["subscription"],
+}
+"""The answer to a request for a subscription."""
 
 
 class Document(Struct):
@@ -58,7 +67,11 @@ def _write_method(method: MethodDescription) -> dict[str, Any]:
         written["x-whole"] = True
     if method.ignores_unknown:
         written["x-ignore-unknown"] = True
-    written["result"] = {"name": "result", "schema": method.result}
+    if method.kind == _SUBSCRIPTION:
+        written["result"] = {"name": "result", "schema": _SUBSCRIBED}
+        written |= {"x-item": {"schema": method.result}, "x-when-slow": method.when_slow}
+    else:
+        written["result"] = {"name": "result", "schema": method.result}
     if method.errors:
         written["errors"] = write_errors(method)
     written["x-kind"] = method.kind
@@ -73,7 +86,10 @@ def _write_param(param: ParamDescription) -> dict[str, Any]:
         # What stands beside a $ref counts for nothing.
         schema = {"allOf": [schema]} if "$ref" in schema else schema
         schema = {**schema, "default": param.default}
-    return {"name": param.name, "required": param.required, "schema": schema}
+    written: dict[str, Any] = {"name": param.name}
+    if param.description:
+        written["description"] = param.description
+    return written | {"required": param.required, "schema": schema}
 
 
 def read_openrpc(document: Document) -> ServiceDescription:
@@ -88,7 +104,7 @@ def read_openrpc(document: Document) -> ServiceDescription:
 
 
 def _read_method(document: dict[str, Any]) -> MethodDescription:
-    result = document.get("result")
+    result = document.get("x-item", document.get("result"))
     return MethodDescription(
         name=document["name"],
         summary=text(document, "summary") or "",
@@ -101,6 +117,7 @@ def _read_method(document: dict[str, Any]) -> MethodDescription:
         is_whole=bool(document.get("x-whole")),
         ignores_unknown=bool(document.get("x-ignore-unknown")),
         result=_read_schema(result) if isinstance(result, dict) else None,
+        when_slow=text(document, "x-when-slow"),
         errors=read_errors(document),
         source=document,
     )

@@ -1,4 +1,4 @@
-"""JSON Schema of draft 7 for type hints: by msgspec, and by pydantic for its own models.
+"""JSON Schema for type hints: by msgspec, and by pydantic for its own models.
 
 Types with names stand in components that all schemas share. A model is described as it is read,
 and one that only results hold as it is written.
@@ -8,34 +8,45 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from duet_rpc.methods.hints import list_models
 
 Schema = dict[str, Any]
-"""JSON Schema of draft 7."""
+"""JSON Schema."""
 
-REFERENCE = "#/components/schemas/{name}"
-"""How a schema refers to a type with a name."""
+
+class SchemaForm(Struct, frozen=True):
+    """Which JSON Schema is written."""
+
+    reference: str
+    """How a schema refers to a type with a name."""
+    is_draft_7: bool
+    """Draft 7, else that of 2020-12."""
+
+
+OPENRPC_FORM = SchemaForm("#/components/schemas/{name}", is_draft_7=True)
+TOOL_FORM = SchemaForm("#/$defs/{name}", is_draft_7=False)
 
 
 def make_schemas(
-    params: Sequence[Any], results: Sequence[Any]
+    params: Sequence[Any], results: Sequence[Any], schema_form: SchemaForm = OPENRPC_FORM
 ) -> tuple[list[Schema], list[Schema], dict[str, Schema]]:
     """Make the schemas of params and of results, and the components that they refer to."""
     modes = dict.fromkeys((cls for hint in results for cls in list_models(hint)), "serialization")
     modes |= dict.fromkeys((cls for hint in params for cls in list_models(hint)), "validation")
     for form in ("{name}", "pydantic.{name}"):
-        references, models = _describe_models(modes, form)
+        references, models = _describe_models(modes, form, schema_form.reference)
         hook = _make_hook(references)
         hints = [_describable(hint, hook) for hint in (*params, *results)]
         made, components = msgspec.json.schema_components(
-            hints, schema_hook=hook, ref_template=REFERENCE
+            hints, schema_hook=hook, ref_template=schema_form.reference
         )
         if not components.keys() & models.keys():
             break  # else a model has the name of another class
-    schemas = _write_draft_7(list(made))
-    components = _write_draft_7(components | models)
+    schemas, components = list(made), components | models
+    if schema_form.is_draft_7:
+        schemas, components = _write_draft_7(schemas), _write_draft_7(components)
     return schemas[: len(params)], schemas[len(params) :], components
 
 
@@ -45,13 +56,15 @@ def resolve(schema: Schema | None, components: dict[str, Schema]) -> Schema:
     return components.get(reference.rpartition("/")[2], schema or {})
 
 
-def _describe_models(modes: dict[Any, str], form: str) -> tuple[dict[Any, Schema], Any]:
+def _describe_models(
+    modes: dict[Any, str], form: str, reference: str
+) -> tuple[dict[Any, Schema], Any]:
     """Have pydantic describe models: the reference to each, and the components."""
     if not modes:
         return {}, {}
     from pydantic.json_schema import models_json_schema  # there, since they are its models
 
-    template = REFERENCE.format(name=form.format(name="{model}"))
+    template = reference.format(name=form.format(name="{model}"))
 
     def describe(some: Iterable[tuple[Any, Any]]) -> tuple[dict[Any, Schema], Any]:
         references, document = models_json_schema(list(some), ref_template=template)

@@ -2,8 +2,7 @@
 
 A message of nine megabytes becomes hundreds of thousands of objects, none of which can be in a
 cycle. The collector looks at all of them several times while they are made, and that takes as long
-as the decoding itself. So it is paused; then the new objects are moved to the oldest generation
-unseen, for merely to pause it would only put the work off.
+as the decoding itself. So it is paused (`collector`).
 
 That moves everything else that is young as well, and the collector, which counts what comes to be,
 begins to count anew. Where large messages come often it would never come to its oldest generation,
@@ -18,6 +17,8 @@ anew for the next one, page by page. That takes longer than all else that is don
 import gc
 from collections.abc import Callable
 from typing import Any
+
+from duet_rpc.collector import is_tuned, pause_collector
 
 LARGE = 64 * 1024
 """Bytes from which on a pause pays."""
@@ -62,13 +63,8 @@ _moved = _Moved()
 
 def decode_large(decode: Callable[[Any], Any], body: Any) -> Any:
     """Decode without collecting; leaves alone a collector that the program itself has tuned."""
-    if not gc.isenabled() or gc.get_freeze_count():
+    if is_tuned():
         return decode(body)
     _moved.count()
-    gc.disable()
-    try:
+    with pause_collector():
         return decode(body)
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()

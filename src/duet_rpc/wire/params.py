@@ -12,6 +12,7 @@ and `read_retry`. Laws of this file:
 It knows bytes and values; no clock, no I/O, no methods.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -67,10 +68,12 @@ def add_metadata(
     progress_token: int | None = None,
     retry: RetryAge | None = None,
     stream_window: int | None = None,
+    tokens: Mapping[str, int] = {},
 ) -> bytes | None:
     """Put what is given beside encoded params. Raises `UsageError` if they say otherwise already.
 
-    Params by position have no room for it.
+    `tokens` are members of the params themselves, as LSP has them. Params by position have no room
+    for anything.
     """
     ours: dict[str, Any] = {
         "traceparent": trace_parent,
@@ -79,17 +82,23 @@ def add_metadata(
         "stream": None if stream_window is None else {"window": stream_window},
     }
     meta = {name: value for name, value in ours.items() if value is not None}
-    if key is None and not meta:
+    if key is None and not meta and not tokens:
         return params
     params = b"{}" if params is None else params.strip(SPACE)
     if params == b"null":
         params = b"{}"
     elif params[:1] != b"{":
-        what = "an idempotency key" if key is not None else f"_meta.{next(iter(meta))}"
+        named = [*(f"_meta.{name}" for name in meta), *tokens]
+        what = "an idempotency key" if key is not None else named[0]
         raise UsageError(f"{what} needs named params (a dict): a list has no room for it")
-    elif b"\\" in params or (key is not None and _KEY in params) or _META in params:
-        return _merge(params, key, meta)
-    added: dict[str, Any] = {} if key is None else {KEY: key}
+    elif (
+        b"\\" in params
+        or (key is not None and _KEY in params)
+        or _META in params
+        or any(name.encode() in params for name in tokens)
+    ):
+        return _merge(params, key, meta, tokens)
+    added: dict[str, Any] = dict(tokens) if key is None else {KEY: key, **tokens}
     if meta:
         added[META] = meta
     spliced = encode_value(added)
@@ -100,9 +109,15 @@ def add_metadata(
 _KEY, _META, _NULL = KEY.encode(), META.encode(), Raw(b"null")
 
 
-def _merge(params: bytes, key: str | None, meta: dict[str, Any]) -> bytes:
+def _merge(
+    params: bytes, key: str | None, meta: dict[str, Any], tokens: Mapping[str, int]
+) -> bytes:
     members = _members(params, "params")
     theirs = members.pop(META, UNSET)
+    for name, token in tokens.items():
+        if members.get(name, _NULL) != _NULL:
+            raise UsageError(f"the params hold a {name} already, and the call adds one")
+        members[name] = token
     if key is not None:
         _given_key(members, theirs, key)
         members[KEY] = key  # in place of an equal one, or of null

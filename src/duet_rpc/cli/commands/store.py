@@ -14,7 +14,7 @@ import click
 from duet_rpc.cli.exit_codes import NO_CONNECTION
 from duet_rpc.cli.output import Failed, safe
 from duet_rpc.errors import StoreUnavailable, UsageError
-from duet_rpc.options import without_password
+from duet_rpc.redaction import without_password
 
 if TYPE_CHECKING:
     from duet_rpc.ledger.stores.base import Store

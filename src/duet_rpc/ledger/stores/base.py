@@ -33,7 +33,7 @@ from duet_rpc.ledger.states import (
     show_record,
 )
 from duet_rpc.ledger.upkeep import Clocks
-from duet_rpc.options import without_password
+from duet_rpc.redaction import without_password
 
 UNKNOWN_TTL = 7 * 86400.0
 """How long commands of unknown outcome are kept, unless a ledger is given another time."""
@@ -270,7 +270,7 @@ def open_store(url: str) -> Store:
         case "sqlite":
             from duet_rpc.ledger.stores.sqlite.store import SqliteStore
 
-            return SqliteStore(_file_of(url))
+            return SqliteStore(file_of(url))
         case "postgresql" | "postgres":
             _need("psycopg", "postgres")
             from duet_rpc.ledger.stores.postgres.store import PostgresStore
@@ -286,7 +286,8 @@ def open_store(url: str) -> Store:
     )
 
 
-def _file_of(url: str) -> str:
+def file_of(url: str) -> str:
+    """Take the path out of the URL of a file."""
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or len(path) < 2:

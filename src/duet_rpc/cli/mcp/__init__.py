@@ -1,0 +1,1 @@
+"""`duet-rpc mcp`: a service for agents."""
