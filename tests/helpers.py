@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply
+from duet_rpc.context import Context, ItemSink, Origin, Peer, Reply, SubscriberSink
 from duet_rpc.engine.connection import Connection, ConnectionOptions
-from duet_rpc.engine.dispatch import CommandLedger, Job, make_dispatcher
+from duet_rpc.engine.dispatch import CommandLedger, Job, encode_result, make_dispatcher
 from duet_rpc.engine.exchange import Exchanges
+from duet_rpc.engine.subscriptions import Outflow
 from duet_rpc.errors import RpcError
 from duet_rpc.hooks import Hooks
 from duet_rpc.hosts.debug import connection_class
@@ -21,6 +22,7 @@ from duet_rpc.service import Service
 from duet_rpc.wire.dialect import JSONRPC, Dialect
 from duet_rpc.wire.framing import Fault, Frame, Framing, HeaderFraming, join_frame
 from duet_rpc.wire.framing.whole import WholeFraming
+from duet_rpc.wire.messages import encode_notification
 
 
 class Wire(bytes):
@@ -117,14 +119,49 @@ class HandHost:
     ) -> Reply[Any]:
         raise NotImplementedError("a handler here cannot wait for its peer")
 
+    def send_ahead(self, ctx: Context, spell: Callable[[], bytes | None]) -> None:
+        assert self.connection is not None
+        self.connection.calls.notify(self.dialect.progress, spell())
+
     def open_stream(self, ctx: Context) -> ItemSink | None:
         return None
+
+    @property
+    def takes_subscriptions(self) -> bool:
+        return self.exchanges is None
+
+    def open_subscription(self, ctx: Context) -> SubscriberSink:
+        assert self.connection is not None
+        connection = self.connection
+        return HandSink(connection.requests.subscribe(ctx, self, connection.outgoing.flush))
+
+    def send_notification(self, method: str, params: bytes) -> None:
+        assert self.connection is not None
+        body = encode_notification(method, params)
+        self.connection.outgoing.send_own(self.connection.framing.frame(body))
+        self.connection.outgoing.flush()
 
     def progress(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError
 
     def logger(self, ctx: Context) -> Any:
         raise NotImplementedError
+
+
+class HandSink:
+    """Where the items of a subscription go whose generator never waits."""
+
+    def __init__(self, flow: Outflow) -> None:
+        self._flow = flow
+
+    def send(self, value: Any) -> None:
+        self._flow.put(encode_result(value))
+
+    async def ready(self) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass
 
 
 def run_without_waiting(coroutine: Coroutine[Any, Any, bytes]) -> bytes:
@@ -184,6 +221,7 @@ class Line:
         if self._carrier == "exchange":
             self.host.exchanges = self._exchanges
         self._seen = 0
+        self._connection.begin()
 
     @property
     def connection(self) -> Connection:

@@ -21,7 +21,10 @@ PACKAGE = "duet_rpc"
 # counts, so `ledger.states` may stand below the rest of `ledger`. Modules of one tier may import
 # one another.
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "startup", "kinds", "forks", "tracebacks", "version"),
+    (
+        *("errors", "options", "collector", "startup", "kinds", "forks"),
+        *("redaction", "tracebacks", "version"),
+    ),
     (
         *("policy", "context", "hooks", "wire"),
         *("ledger.states", "ledger.retry_age", "ledger.upkeep", "ledger.fingerprint"),
@@ -30,7 +33,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("transports", "ledger", "retry"),
     ("hosts",),  # what waits and runs for a connection
     ("server", "client"),
-    ("blocking", "testing", "mcp", "lsp"),
+    ("blocking", "testing", "mcp", "lsp", "codegen"),
     ("cli",),
     ("__init__", "__main__"),  # the faces: nothing imports them
 )
@@ -45,8 +48,10 @@ FETCHED_WHEN_CALLED = {
 PURE = (
     "errors",
     "options",
+    "collector",
     "startup",
     "kinds",
+    "redaction",
     "policy",
     "context",
     "hooks",

@@ -17,6 +17,7 @@ PUBLIC = [
         "duet_rpc.blocking",
         "duet_rpc.hooks",
         "duet_rpc.lsp",
+        "duet_rpc.mcp",
         "duet_rpc.policy",
         "duet_rpc.testing",
     )
@@ -56,8 +57,9 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     # An editor user waits for the daemon's start. asyncio alone would be most of it.
     program = (
         "import sys; before = set(sys.modules); import duet_rpc; "
-        "heavy = {'asyncio', 'click', 'copy', 'inspect', 'typing_extensions'} | "
-        "{'duet_rpc.ledger.ledger', 'duet_rpc.hooks'}; "
+        "heavy = {'asyncio', 'click', 'copy', 'inspect', 'platform', 'textwrap',"
+        " 'typing_extensions'} | {'duet_rpc.ledger.ledger', 'duet_rpc.hooks',"
+        " 'duet_rpc.methods.parameters', 'duet_rpc.methods.wording'}; "
         "print(*sorted(heavy & (set(sys.modules) - before)))"
     )
     finished = subprocess.run(
@@ -101,10 +103,28 @@ if {threads} == 2:
     threading.Thread(target=over.wait).start()
 import duet_rpc
 print("typing_extensions" in sys.modules)
-import typing_extensions
+import platform, textwrap, typing_extensions
+print(platform.machine() != "", textwrap.dedent("  a"))
 over.set()
 """
     finished = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
     )
-    assert finished.stdout.split() == [str(threads == 2)]
+    assert finished.stdout.split() == [str(threads == 2), "True", "a"]
+
+
+def test_what_msgspec_does_without_is_loaded_when_it_is_needed() -> None:
+    program = """
+import duet_rpc, msgspec, uuid
+class Note(msgspec.Struct):
+    '''A line.
+
+    Another.
+    '''
+print(msgspec.json.schema(Note)["$defs"]["Note"]["description"])
+print(uuid.uuid1().version)
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert finished.stdout.split() == ["A", "line.", "Another.", "1"]

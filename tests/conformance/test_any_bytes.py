@@ -355,6 +355,9 @@ class Book:
     async def run_yielding(self, job: Job, work: Any, failure: Failure) -> bytes:
         raise NotImplementedError
 
+    def outcome(self, principal: str, method: str, key: str, age: float = 0.0) -> Any:
+        raise NotImplementedError
+
 
 def told_of(ctx: Context) -> list[Any]:
     retry = None if ctx.retry is None else [ctx.retry.attempt, ctx.retry.age_ms]

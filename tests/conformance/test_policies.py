@@ -98,6 +98,7 @@ def test_the_limits_of_every_preset(policy: Policy) -> None:
     assert policy.max_queued == 256
     assert policy.max_queued_bytes == 32 * MIB
     assert policy.max_output_bytes == MIB
+    assert policy.max_subscriptions == 1024
 
 
 @pytest.mark.clause("policies-4")

@@ -5,6 +5,8 @@ is a line in a file, so that it can be counted whatever was answered.
 """
 
 import asyncio
+import contextlib
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,7 +28,7 @@ from duet_rpc import (
 )
 from duet_rpc.errors import InProgress
 from duet_rpc.ledger import Ledger, MemoryStore
-from duet_rpc.ledger.commands import BEGAN, START_TAKES, STARTING
+from duet_rpc.ledger.commands import START_TAKES, STARTING, process_began
 from duet_rpc.policy import EDITOR
 from tests.ledger.conftest import STORES
 
@@ -71,6 +73,29 @@ if STORE.startswith(("sqlite:", "postgresql:")):
 
 # The default, or a store that is there after a crash.
 Server(app, store=None if STORE == "memory:" else Ledger(open_store(STORE), lease=0.5)).run_stdio()
+"""
+
+STALLED = """
+import sys, time
+from duet_rpc import Server, Service
+from duet_rpc.ledger.commands import STARTING, Commands
+
+app = Service("app")
+begin = Commands.begin
+
+def stall(*args):
+    begin(*args)
+    time.sleep(2 * STARTING)
+
+Commands.begin = stall
+
+@app.command
+def once() -> int:
+    with open(sys.argv[2], "a") as log:
+        log.write("once\\n")
+    return 1
+
+Server(app).{where}
 """
 
 RETRY = Retry(attempts=3, first_delay=0.001, jitter=0.0)
@@ -419,13 +444,42 @@ def test_what_is_read_while_a_server_starts_may_have_waited_for_it() -> None:
     commands = server.commands
     now = commands.now()
     assert commands.first_sent(2.0, now) == pytest.approx(now - 2.0)
-    commands.begin()
+    reads = [1]
+    commands.begin(lambda: reads[0])
     now = commands.now()
-    waited = max(BEGAN, now - START_TAKES)
+    waited = max(process_began(), now - START_TAKES)
     assert commands.first_sent(0.001, now) == pytest.approx(waited)
     assert commands.first_sent(2 * START_TAKES, now) == pytest.approx(now - 2 * START_TAKES)
     assert commands.first_sent(2.0, now + 2 * STARTING) == pytest.approx(now + 2 * STARTING - 2.0)
     server.close()
+
+
+@pytest.mark.clause("commands-34")
+@pytest.mark.parametrize("where", ["run_stdio()", "run_unix(sys.argv[1])"])
+def test_however_long_a_busy_machine_takes_from_the_start_to_the_first_read(
+    where: str, tmp_path: Path
+) -> None:
+    """A server that stands still after its start, while a retry waits in its pipe or its socket."""
+    script, log = tmp_path / "service.py", tmp_path / "effects"
+    script.write_text(STALLED.format(where=where))
+    address = tmp_path / "s"
+    arguments = [sys.executable, str(script), str(address), str(log)]
+    with contextlib.ExitStack() as stack:
+        if where.startswith("run_unix"):
+            process = stack.enter_context(subprocess.Popen(arguments))
+            stack.callback(process.terminate)
+            until = time.monotonic() + 30
+            while not address.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            client = stack.enter_context(blocking.Client.connect(f"unix:{address}"))
+        else:
+            client = stack.enter_context(blocking.Client.spawn(*arguments))
+        with pytest.raises(OutcomeUnknown):
+            client.command("app.once", key="k", age=0.001)
+        time.sleep(STARTING)
+        # A server that was there knows that the first try of this one never came.
+        assert client.command("app.once", key="another", age=0.001) == 1
+    assert log.read_text() == "once\n"
 
 
 @pytest.mark.clause("commands-32")

@@ -4,6 +4,7 @@ import datetime
 import enum
 import functools
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -573,3 +574,34 @@ def test_all_params_of_another_type_are_said_to_be_all(hint: Any, structure: str
     assert read is not None and read.is_whole
     [again] = read_openrpc(msgspec.convert(document(service), Document)).methods
     assert again.is_whole
+
+
+def test_a_subscription() -> None:
+    service = Service()
+
+    @service.subscription(when_slow="drop-oldest")
+    async def prices(symbol: str, resume_after: int = 0) -> AsyncIterator[float]:
+        yield 1.0
+
+    described = method(service)
+    assert described["x-kind"] == "subscription"
+    assert described["result"]["schema"]["required"] == ["subscription"]
+    assert described["x-item"] == {"schema": {"type": "number"}}
+    assert described["x-when-slow"] == "drop-oldest"
+    [read] = read_openrpc(Document([described])).methods
+    assert (read.kind, read.when_slow, read.result) == (
+        "subscription",
+        "drop-oldest",
+        {"type": "number"},
+    )
+    [known] = describe(service).methods
+    written = write_method(known)
+    assert written == {
+        "name": "prices",
+        "params": ["symbol: string", "resume_after: integer = 0"],
+        "returns": "number",
+        "kind": "subscription",
+        "when_slow": "drop-oldest",
+    }
+    again = read_method(written)
+    assert again is not None and (again.kind, again.when_slow) == ("subscription", "drop-oldest")

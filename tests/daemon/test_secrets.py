@@ -21,7 +21,7 @@ import pytest
 from duet_rpc import Server, Service, UsageError
 from duet_rpc.errors import InvalidAnswer
 from duet_rpc.ledger import open_store
-from duet_rpc.server.redaction import redact
+from duet_rpc.redaction import redact
 from duet_rpc.transports.address import parse_target
 from tests.daemon.process import (
     PATIENCE,

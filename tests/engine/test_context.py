@@ -1,6 +1,7 @@
 """The context of a request: what it tells, what it passes on, and who wants a transaction."""
 
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ class Told:
         self.said.append(("notify outside", method, params))
 
     gone: Exception | None = None
+    behind = False
+
+    def send_ahead(self, ctx: Context, spell: Callable[[], bytes | None]) -> None:
+        self.said.append(("ahead", spell()))
 
     def call(
         self, ctx: Context | None, method: str, params: Any, timeout: float | None, returns: Any
@@ -36,6 +41,11 @@ class Told:
         return "the reply"
 
     def open_stream(self, ctx: Context) -> None:
+        raise NotImplementedError
+
+    takes_subscriptions = False
+
+    def open_subscription(self, ctx: Context) -> Any:
         raise NotImplementedError
 
     def logger(self, ctx: Context) -> Any:
@@ -131,4 +141,4 @@ def test_progress_is_told_to_callers_who_asked_for_it() -> None:
     assert peer.said == []
     ctx.progress_token = 7
     ctx.progress(0.5)
-    assert peer.said == [("notify", "$/progress", {"token": 7, "value": 0.5})]
+    assert peer.said == [("ahead", b'{"token":7,"value":0.5}')]

@@ -68,6 +68,7 @@ def test_a_required_key_without_a_required_id_makes_no_sense() -> None:
         "max_queued",
         "max_queued_bytes",
         "max_output_bytes",
+        "max_subscriptions",
     ],
 )
 @pytest.mark.parametrize("value", [0, -1, float("nan")])

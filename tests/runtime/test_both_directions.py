@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Context, Service
-from duet_rpc.engine.dispatch import RETRY_AFTER_MS
+from duet_rpc.engine.failures import RETRY_AFTER_MS
 from duet_rpc.errors import CallTimeout, ConnectionLost, MethodNotFound, Overloaded
 from duet_rpc.policy import EDITOR, SPEC
 from tests.runtime.faces import PATIENCE, Driver, Face, Peer, Scripted, failure

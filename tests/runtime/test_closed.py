@@ -174,3 +174,30 @@ def test_one_who_waits_no_longer_disturbs_nobody(face: Face) -> None:
     assert driver.call("pid")
     driver.close()
     assert other.result(PATIENCE).reason == "closed"
+
+
+@pytest.mark.clause("client-31")
+def test_waiting_for_the_end_is_no_call() -> None:
+    with blocking.Client.spawn(sys.executable, "-c", SERVER) as client:
+        client.call("pid")
+        before = client.stats
+        with pytest.raises(CallTimeout, match="the connection is not over after"):
+            client.closed(0.01)
+        assert client.stats == before
+
+
+@pytest.mark.clause("client-34")
+def test_the_process_of_a_spawned_server_is_known(face: Face) -> None:
+    driver = face.spawn(sys.executable, "-c", SERVER)
+    pid = driver.do(lambda client: client.pid)
+    assert pid is not None and pid == driver.call("pid")
+    driver.close()
+    assert driver.do(lambda client: client.pid) is None
+    assert wait_closed(driver).pid == pid
+
+
+def test_a_server_that_was_not_started_has_no_process(face: Face) -> None:
+    driver = face.open(Scripted(lambda peer: peer.read_all()))
+    assert driver.do(lambda client: client.pid) is None
+    driver.close()
+    assert wait_closed(driver).pid is None

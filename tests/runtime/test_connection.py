@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duet_rpc.context import Context, Transaction
-from duet_rpc.engine.dispatch import RETRY_AFTER_MS
+from duet_rpc.engine.failures import RETRY_AFTER_MS
 from duet_rpc.engine.queue import Budget
 from duet_rpc.engine.results import Decode
 from duet_rpc.errors import DeadlineExceeded, InvalidAnswer, RpcError

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from duet_rpc.context import Context, Origin
-from duet_rpc.engine.dispatch import Dispatcher, Failure, Job, error_member, result_member
+from duet_rpc.engine.dispatch import Dispatcher, Failure, Job, result_member
+from duet_rpc.engine.failures import error_member
 from duet_rpc.engine.log import Silence
 from duet_rpc.errors import (
     Cancelled,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Client, Retry, Server, Service, blocking
-from duet_rpc.errors import ConnectFailed, ConnectionLost
+from duet_rpc.errors import ConnectFailed, ConnectionLost, UsageError
 from duet_rpc.policy import SPEC
 from duet_rpc.testing.memory import loop_in_thread
 from duet_rpc.transports.link import SocketOpener
@@ -99,3 +99,29 @@ def test_a_client_connects_by_address(target: str, rpc_no_leaks: None) -> None:
                 return await asyncio.gather(*(other.call("wait", [0.01]) for _ in range(50)))
 
         assert asyncio.run(story()) == [0.01] * 50
+
+
+SENDINGS = {
+    "a call": lambda client: client.call("wait", {"seconds": 0}),
+    "a notification": lambda client: client.notify("wait", {"seconds": 0}),
+    "a query": lambda client: client.query("wait", {"seconds": 0}),
+}
+
+
+@pytest.mark.parametrize("sending", SENDINGS)
+async def test_what_is_sent_before_the_first_connection_says_how_to_make_one(sending: str) -> None:
+    opener = SocketOpener("unix:/nowhere")
+    with pytest.raises(UsageError, match="not connected; use `async with`"):
+        await SENDINGS[sending](Client(opener, reconnect=True))
+    with pytest.raises(UsageError, match="not connected; use `with`"):
+        SENDINGS[sending](blocking.Client(opener, reconnect=True))
+
+
+@pytest.mark.parametrize("sending", SENDINGS)
+def test_what_is_sent_after_the_end_fails_with_it(sending: str, face: Face) -> None:
+    driver = face.connect(make_service(), reconnect=True)
+    driver.close()
+    for _ in range(2):
+        with pytest.raises(ConnectionLost, match="the client was closed"):
+            driver.do(SENDINGS[sending])
+    assert driver.stats.connects == 1
