@@ -28,7 +28,7 @@ from duet_rpc import (
 )
 from duet_rpc.errors import InProgress
 from duet_rpc.ledger import Ledger, MemoryStore
-from duet_rpc.ledger.commands import START_TAKES, STARTING, process_began
+from duet_rpc.ledger.commands import START_TAKES, process_began
 from duet_rpc.policy import EDITOR
 from tests.ledger.conftest import STORES
 
@@ -78,14 +78,14 @@ Server(app, store=None if STORE == "memory:" else Ledger(open_store(STORE), leas
 STALLED = """
 import sys, time
 from duet_rpc import Server, Service
-from duet_rpc.ledger.commands import STARTING, Commands
+from duet_rpc.ledger.commands import Commands
 
 app = Service("app")
 begin = Commands.begin
 
 def stall(*args):
     begin(*args)
-    time.sleep(2 * STARTING)
+    time.sleep(2)
 
 Commands.begin = stall
 
@@ -444,13 +444,16 @@ def test_what_is_read_while_a_server_starts_may_have_waited_for_it() -> None:
     commands = server.commands
     now = commands.now()
     assert commands.first_sent(2.0, now) == pytest.approx(now - 2.0)
-    reads = [1]
-    commands.begin(lambda: reads[0])
+    commands.begin()
     now = commands.now()
     waited = max(process_began(), now - START_TAKES)
     assert commands.first_sent(0.001, now) == pytest.approx(waited)
     assert commands.first_sent(2 * START_TAKES, now) == pytest.approx(now - 2 * START_TAKES)
-    assert commands.first_sent(2.0, now + 2 * STARTING) == pytest.approx(now + 2 * STARTING - 2.0)
+    assert commands.first_sent(0.001, now + 60) == pytest.approx(waited)  # a busy machine
+    commands.caught_up()
+    later = commands.now() + 0.001
+    assert commands.first_sent(0.001, now) == pytest.approx(waited)  # read before that
+    assert commands.first_sent(0.001, later) == pytest.approx(later - 0.001)
     server.close()
 
 
@@ -476,7 +479,6 @@ def test_however_long_a_busy_machine_takes_from_the_start_to_the_first_read(
             client = stack.enter_context(blocking.Client.spawn(*arguments))
         with pytest.raises(OutcomeUnknown):
             client.command("app.once", key="k", age=0.001)
-        time.sleep(STARTING)
         # A server that was there knows that the first try of this one never came.
         assert client.command("app.once", key="another", age=0.001) == 1
     assert log.read_text() == "once\n"

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Raw
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 
 _LOADED = time.monotonic()
-STARTING = 1.0
-"""Seconds from the start of serving, and from the first read, in which what is read may have waited
-for the server."""
 START_TAKES = 60.0
 """Seconds that it may have waited then, in a process that is older: no start takes longer."""
 
@@ -75,8 +73,7 @@ class Commands:
         self._checks = checks
         self.keeps = keeps
         self._served_since: float | None = None
-        self._started_by = 0.0
-        self._count_reads: Callable[[], int] = lambda: 2
+        self._caught_up_at = inf
         self._opened: Ledger | None = None
         self._lock = threading.Lock()
         self.on_open: Callable[[], object] = lambda: None
@@ -92,27 +89,23 @@ class Commands:
                     self._opened = self._open_ledger()
         return self._opened
 
-    def begin(self, count_reads: Callable[[], int]) -> None:
-        """Note that serving starts: what is read from now on may have waited for us.
-
-        `count_reads` tells how often something was read, the present time included. On a machine
-        that is busy the first read may be long after the start.
+    def begin(self) -> None:
+        """Note that serving starts: until `caught_up`, what is read may have waited for us.
 
         If the store cannot be used, that is logged, and the server starts all the same. Never
         waits.
         """
         self._served_since = time.monotonic()
-        self._started_by = self._served_since + STARTING
-        self._count_reads = count_reads
         if self._checks:
             self.ledger.check()
 
+    def caught_up(self) -> None:
+        """Note that nothing is left to be read: what comes now is sent to a server that is there."""
+        self._caught_up_at = time.monotonic()
+
     def now(self) -> float:
         """Tell the time at which something is read."""
-        now = time.monotonic()
-        if self._count_reads() <= 1:
-            self._started_by = now + STARTING
-        return now
+        return time.monotonic()
 
     def first_sent(self, age: float, read_at: float) -> float:
         """Tell when a command was first sent whose retry, read at that time, says its age.
@@ -123,7 +116,7 @@ class Commands:
         earlier process made was there by then; what this one made cannot know.
         """
         sent, served_since = read_at - age, self._served_since
-        if served_since is None or read_at >= self._started_by:
+        if served_since is None or read_at > self._caught_up_at:
             return sent
         return min(sent, max(process_began(), served_since - START_TAKES))
 

@@ -18,6 +18,7 @@ from duet_rpc.engine.connection import Connection, ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.engine.steps import drive
 from duet_rpc.errors import UsageError
+from duet_rpc.hosts.quiet import call_when_quiet, read_what_waits
 from duet_rpc.hosts.threads import MAX_NESTED, ThreadHost
 from duet_rpc.hosts.watch import StandIn
 from duet_rpc.ledger.commands import store_words
@@ -112,13 +113,14 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
     def start(host: Any) -> None:
         on_start(host)
         # No sooner: what lies in the pipe has waited until it is read.
-        server.commands.begin(lambda: host.turns)
+        server.commands.begin()
 
     try:
         if not _needs_loop(dispatcher, lifespan):
-            _run_on_threads(connected, life, lifespan, logs, start)
+            _run_on_threads(connected, life, lifespan, logs, start, server.commands.caught_up)
         elif not _run_on_loop(
-            lambda: _StdioOnLoop(connected, life, logs, start), life, lifespan, logs
+            lambda: _StdioOnLoop(connected, life, logs, start, server.commands.caught_up),
+            *(life, lifespan, logs),
         ):
             life.cut_off()
     except LifespanFailed:
@@ -162,7 +164,12 @@ def run_on_socket(
 
 
 def _run_on_threads(
-    connected: "Connected", life: Life, lifespan: Lifespan, logs: Logs, on_start: OnStart
+    connected: "Connected",
+    life: Life,
+    lifespan: Lifespan,
+    logs: Logs,
+    on_start: OnStart,
+    on_caught_up: Callable[[], object],
 ) -> None:
     host = ThreadHost(*connected)
     host.channel.keeps_memory = True
@@ -175,6 +182,8 @@ def _run_on_threads(
     drive(start_lifespan(lifespan, life))
     on_start(host)
     host.connection.begin()
+    read_what_waits(host, lambda: not (life.ending or host.outbox.lost))
+    on_caught_up()
     while not life.ending:
         host.turn()
         if host.outbox.lost:
@@ -259,7 +268,14 @@ class _StdioOnLoop:
     An `async def` that blocks keeps the loop; a watch reads and writes in its place meanwhile.
     """
 
-    def __init__(self, connected: "Connected", life: Life, logs: Logs, on_start: OnStart) -> None:
+    def __init__(
+        self,
+        connected: "Connected",
+        life: Life,
+        logs: Logs,
+        on_start: OnStart,
+        on_caught_up: Callable[[], object],
+    ) -> None:
         with pause_collector():
             from duet_rpc.hosts.loop import LoopHost
             from duet_rpc.hosts.watch import LoopWatch
@@ -267,6 +283,7 @@ class _StdioOnLoop:
 
         self._life = life
         self._on_start = on_start
+        self._on_caught_up = on_caught_up
         self._workers = Workers()
         host = self._host = LoopHost(
             *connected,
@@ -287,8 +304,10 @@ class _StdioOnLoop:
     def begin(self) -> None:
         """Start to read."""
         self._watch.begin()
-        self._on_start(self._host)
-        self._host.begin()
+        host = self._host
+        self._on_start(host)
+        host.begin()
+        call_when_quiet(host.loop, lambda: host.turns, self._on_caught_up)
 
     def remove_file(self) -> None:
         """There is none."""

@@ -22,6 +22,7 @@ from duet_rpc.engine.queue import Budget
 from duet_rpc.errors import Overloaded, ShuttingDown
 from duet_rpc.forks import tell_in_child
 from duet_rpc.hosts.loop import LoopHost
+from duet_rpc.hosts.quiet import call_when_quiet
 from duet_rpc.hosts.watch import LoopWatch
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.server.endpoints import SocketEndpoint
@@ -84,7 +85,7 @@ class Listener:
         self._accepting = False
         self._parting: set[_Parting] = set()
         self._refused = 0
-        self._past_reads = 0
+        self._past_events = 0
         self._is_copy = False
         tell_in_child(self)
 
@@ -106,14 +107,16 @@ class Listener:
         path = getattr(self.address, "path", "")
         shown = f"unix:{os.path.basename(path)}" if path else self.address
         self._logs.note("info", "listening", address=shown)
-        self._commands.begin(self._count_reads)
+        self._commands.begin()
         if self._watch is not None:
             self._watch.begin()
         self._accept()
+        call_when_quiet(self._loop, self._count_events, self._commands.caught_up)
         self._on_start(str(self.address))
 
-    def _count_reads(self) -> int:
-        return self._past_reads + sum(host.turns for host in self.hosts.values())
+    def _count_events(self) -> int:
+        """Count what clients did so far: each came, sent something, or left."""
+        return self._past_events + sum(1 + host.turns for host in self.hosts.values())
 
     def _accept(self) -> None:
         if not self._accepting and self._listening.fileno() >= 0:
@@ -221,7 +224,7 @@ class Listener:
     def _left(self, host: LoopHost) -> None:
         id = host.connection.requests.origin.connection_id
         del self.hosts[id]
-        self._past_reads += host.turns
+        self._past_events += 2 + host.turns
         stats = host.connection.requests.stats
         self._logs.note("info", "disconnected", connection_id=id, requests=stats.requests)
 
