@@ -25,9 +25,12 @@ async def test_a_loop_is_quiet_when_nothing_came_for_some_turns() -> None:
 
     come()
     quiet = asyncio.Event()
-    call_when_quiet(
-        asyncio.get_running_loop(), lambda: came, lambda: (seen.append(came), quiet.set())
-    )
+
+    def note() -> None:
+        seen.append(came)
+        quiet.set()
+
+    call_when_quiet(asyncio.get_running_loop(), lambda: came, note)
     await quiet.wait()
     assert seen == [5]
 

@@ -100,7 +100,7 @@ class Commands:
             self.ledger.check()
 
     def caught_up(self) -> None:
-        """Note that nothing is left to be read: what comes now is sent to a server that is there."""
+        """Note that nothing is left to be read: what comes now finds a server that is there."""
         self._caught_up_at = time.monotonic()
 
     def now(self) -> float:
