@@ -21,7 +21,7 @@ _QUIET_TURNS = 3
 def read_what_waits(host: "ThreadHost", goes_on: Callable[[], bool]) -> None:
     """Read until nothing is there, or what is there has come meanwhile."""
     looks = MAX_LOOKS
-    while looks and goes_on() and host.channel.has_input():
+    while goes_on() and looks and host.channel.has_input():
         looks -= 1
         host.turn()
 

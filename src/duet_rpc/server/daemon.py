@@ -182,7 +182,13 @@ def _run_on_threads(
     drive(start_lifespan(lifespan, life))
     on_start(host)
     host.connection.begin()
-    read_what_waits(host, lambda: not (life.ending or host.outbox.lost))
+
+    def goes_on() -> bool:
+        if host.outbox.lost:
+            life.end("the peer is gone")
+        return not life.ending
+
+    read_what_waits(host, goes_on)
     on_caught_up()
     while not life.ending:
         host.turn()
