@@ -132,6 +132,10 @@ class Published:
         has_version = "jsonrpc" in self._defined[name]["properties"]
         self._check(name, message if has_version else unversioned)
 
+    def check_part(self, name: str, value: Any) -> None:
+        """Check a part of a message by its name in the schema."""
+        self._check(name, value)
+
     def check(self, message: Any, method: str | None) -> None:
         """Check whatever leaves the server."""
         if "method" in message:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from copy import copy
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -182,6 +183,18 @@ class Ledger:
             if not remembers(asked, now, since):
                 return make_forgotten(asked, now)
         return None
+
+    async def outcome_async(
+        self, principal: str, method: str, key: str, *, age: float = 0.0
+    ) -> Record | None:
+        """Tell what `outcome` tells, without blocking the event loop."""
+        look = partial(self.outcome, principal, method, key, age=age)
+        return await self._waits_on_loop().call(look)
+
+    @property
+    def max_outcome_bytes(self) -> int:
+        """How many bytes an outcome may have."""
+        return self._settings.max_outcome_bytes
 
     def sweep(self) -> int:
         """Take one step of a sweep now; the wall clock is taken to be right. Blocks."""

@@ -1,0 +1,104 @@
+"""The methods of the protocol that are about tasks. Made when the first of them is asked for."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Raw
+
+from duet_rpc.context import Context
+from duet_rpc.hosts.on_loop import OnLoop
+from duet_rpc.mcp.errors import malformed
+from duet_rpc.mcp.revision import TaskForm
+from duet_rpc.mcp.task_forms import (
+    add_result,
+    check_declared,
+    describe_result,
+    describe_task,
+    find_form,
+)
+from duet_rpc.mcp.task_records import Task, read_id
+from duet_rpc.mcp.tools import Tool
+from duet_rpc.service import Service
+from duet_rpc.wire.messages import NULL
+
+if TYPE_CHECKING:
+    from duet_rpc.mcp.asked import Asked
+    from duet_rpc.mcp.face import BoundMcp
+    from duet_rpc.mcp.tasks import Tasks
+
+CREATE = "tasks/create"
+"""What a call becomes that is to be a task. No client can ask for it by this name."""
+
+
+def _asked(ctx: Context) -> "Asked":
+    return cast("Asked", ctx._asked)
+
+
+def _form(ctx: Context) -> TaskForm:
+    form = find_form(_asked(ctx))
+    assert form is not None, "else the method is not offered"
+    check_declared(form, _asked(ctx))
+    return form
+
+
+def make_task_methods(bound: "BoundMcp", tasks: "Tasks") -> Service:
+    """Make them."""
+    service = Service(ignore_unknown=True)
+    by_method = {tool.method.name: tool for tool in bound.tools.values() if tool.has_task}
+
+    async def find(id: str, ctx: Context) -> tuple[Tool, Task]:
+        handle = read_id(id)
+        tool = None if handle is None else by_method.get(handle.method)
+        if handle is not None and tool is not None:
+            task = await tasks.records.find(ctx.principal, tool.method, handle.key)
+            if task is not None:
+                return tool, task
+        raise malformed("there is no such task, or none any more")
+
+    @service.query(name=CREATE)
+    async def create(
+        method: str, key: str, arguments: Raw, age: float, ctx: Context
+    ) -> dict[str, Any]:
+        tool, raw = by_method[method], bytes(arguments)
+        task = Task(ctx.principal, tool.method, key, None if raw == NULL else raw)
+        state = await tasks.create(task, ctx.origin, age)
+        return describe_task(tool, _asked(ctx).revision, state)
+
+    @service.query(name="tasks/get")
+    async def get(taskId: str, ctx: Context) -> dict[str, Any]:
+        form = _form(ctx)
+        tool, task = await find(taskId, ctx)
+        state = await tasks.look(task, ctx.origin)
+        revision = _asked(ctx).revision
+        said = describe_task(tool, revision, state)
+        return add_result(said, tool, revision, state) if form.holds_result else said
+
+    @service.query(name="tasks/result")
+    async def result(taskId: str, ctx: Context) -> Raw:
+        tool, task = await find(taskId, ctx)
+        host = ctx._peer
+        assert isinstance(host, OnLoop), "else there are no tasks"
+        while (state := await tasks.look(task, ctx.origin)).ending is None:
+            await host.wait_without_slot(ctx, tasks.wait(task))
+        return describe_result(tool, _asked(ctx).revision, state)
+
+    @service.query(name="tasks/cancel")
+    async def cancel(taskId: str, ctx: Context) -> dict[str, Any]:
+        form = _form(ctx)
+        tool, task = await find(taskId, ctx)
+        if not form.cancel_shows_task:
+            await tasks.cancel(task)
+            return {}
+        state = await tasks.look(task, ctx.origin)
+        if state.ending is not None:
+            said = describe_task(tool, _asked(ctx).revision, state)
+            raise malformed(f"this task has ended: it is {said['status']}")
+        return describe_task(tool, _asked(ctx).revision, await tasks.cancel(task))
+
+    @service.query(name="tasks/update")
+    async def update(taskId: str, ctx: Context) -> dict[str, Any]:
+        """Take answers; no task asks anything, so they are for nothing."""
+        _form(ctx)
+        await find(taskId, ctx)
+        return {}
+
+    return service
