@@ -1,4 +1,4 @@
-"""Servers that are driven by hand end with their test; stores as the tests of the ledger have them."""
+"""Servers that are driven by hand end with their test; stores are those of the ledger's tests."""
 
 from collections.abc import Iterator
 

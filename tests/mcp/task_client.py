@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -113,7 +112,7 @@ class Wire:
         """Poll until a task has ended, or is as it should be."""
         until = until or (lambda task: task["status"] != "working")
         async with asyncio.timeout(PATIENCE):
-            while not until(task := await self.get(id)):
+            while not until(task := await self.get(id)):  # noqa: ASYNC110  clients poll
                 await asyncio.sleep(0.02)
         return task
 
@@ -142,25 +141,25 @@ async def serving(
 ) -> AsyncIterator["Callable[..., Any]"]:
     """Serve on a socket; give what opens connections to it."""
     server = Server(service, face=Mcp(), policy=options.pop("policy", AGENT), store=store)
-    started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     principal = options.pop("principal", None)
     endpoint = Unix(
         str(path / "s"), framing="ndjson", **({"principal": principal} if principal else {})
     )
-    serve = asyncio.ensure_future(
+    serve: asyncio.Future[Any] = asyncio.ensure_future(
         server.serve(endpoint, on_start=started.set_result, drain=options.pop("drain", 0.2))
     )
-    wires: list[Wire] = []
 
     @asynccontextmanager
     async def connect(revision: str) -> AsyncIterator[Wire]:
         wire = Wire(*await asyncio.open_unix_connection(str(path / "s")), revision)
-        await wire.open()
-        wires.append(wire)
-        yield wire
-        await wire.close()
+        try:
+            await wire.open()
+            yield wire
+        finally:
+            await wire.close()
 
-    await asyncio.wait([started, serve], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({started, serve}, return_when=asyncio.FIRST_COMPLETED)
     try:
         yield connect
     finally:
@@ -170,14 +169,13 @@ async def serving(
 
 
 @asynccontextmanager
-async def spawn(file: Path, store: str, revision: str) -> AsyncIterator[tuple[Wire, Any]]:
-    """Start `duet-rpc mcp`; it is killed at the end."""
+async def spawn(command: list[str], revision: str) -> AsyncIterator[tuple[Wire, Any]]:
+    """Start a server on stdin and stdout; it is killed at the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "duet_rpc", "mcp", str(file), "--store", store),
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        cwd=file.parent,
     )
     assert process.stdin is not None and process.stdout is not None
     wire = Wire(process.stdout, process.stdin, revision)

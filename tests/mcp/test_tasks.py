@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from duet_rpc import Client, Context, RpcError, Service, Transaction
+from duet_rpc import Context, RpcError, Service, Transaction
 from duet_rpc.mcp import ToolOptions
-from duet_rpc.policy import AGENT
+from duet_rpc.policy import AGENT, replace
 from tests.ledger.conftest import STORES, TRANSACTIONAL
 from tests.mcp.line import MODERN
-from tests.mcp.task_client import EXTENSION, FORMS, HANDSHAKE, Wire, serving
+from tests.mcp.task_client import DECLARED, EXTENSION, FORMS, HANDSHAKE, Wire, serving
 
 forms = pytest.mark.parametrize("revision", FORMS)
 stores = pytest.mark.parametrize("kind", STORES, indirect=True)
@@ -279,8 +279,6 @@ async def test_a_task_of_a_call_that_was_made_before_has_ended(
 @pytest.mark.parametrize("kind", ["memory"], indirect=True)
 async def test_a_retry_that_a_new_store_cannot_know_is_no_task(url: str, tmp_path: Path) -> None:
     async with opened(MODERN, tmp_path, url) as (bench, wire, _):
-        from tests.mcp.task_client import DECLARED
-
         params = {
             "name": "t_act",
             "arguments": {"n": 3, "idempotency_key": "k"},
@@ -327,7 +325,7 @@ async def test_a_transaction_is_rolled_back(
         task = await wire.create("pay_slowly", n=3)
         await bench.began.wait()
         cancelling = asyncio.ensure_future(wire.cancel(task["taskId"]))
-        while not bench.contexts[0].cancelled:
+        while not bench.contexts[0].cancelled:  # noqa: ASYNC110  a thread sets it
             await asyncio.sleep(0.01)
         bench.gate.set()
         shown = await cancelling
@@ -585,7 +583,7 @@ async def test_a_task_outlives_its_connection(revision: str, url: str, tmp_path:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"], indirect=True)
 async def test_tasks_have_limits_of_their_own(url: str, tmp_path: Path) -> None:
-    policy = AGENT.replace(max_in_flight=2, max_queued=2)
+    policy = replace(AGENT, max_in_flight=2, max_queued=2)
     async with opened(MODERN, tmp_path, url, policy=policy) as (bench, wire, _):
         tasks = [await wire.create("act", n=n) for n in range(4)]
         refused = (await wire.call("act", n=5))["result"]

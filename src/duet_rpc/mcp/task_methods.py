@@ -85,14 +85,12 @@ def make_task_methods(bound: "BoundMcp", tasks: "Tasks") -> Service:
     async def cancel(taskId: str, ctx: Context) -> dict[str, Any]:
         form = _form(ctx)
         tool, task = await find(taskId, ctx)
+        state = await tasks.cancel(task)
         if not form.cancel_shows_task:
-            await tasks.cancel(task)
             return {}
-        state = await tasks.look(task, ctx.origin)
-        if state.ending is not None:
-            said = describe_task(tool, _asked(ctx).revision, state)
-            raise malformed(f"this task has ended: it is {said['status']}")
-        return describe_task(tool, _asked(ctx).revision, await tasks.cancel(task))
+        if state is None:
+            raise malformed("this task has ended: it cannot be cancelled")
+        return describe_task(tool, _asked(ctx).revision, state)
 
     @service.query(name="tasks/update")
     async def update(taskId: str, ctx: Context) -> dict[str, Any]:

@@ -125,13 +125,7 @@ class TaskRecords:
             raise InvalidParams(
                 data={"param": "arguments", "expected": f"{limit} bytes at most, of a task"}
             )
-        command = task.command
-        found = await self._look(command, age)
-        if found is not None and found.fingerprint != command.fingerprint:
-            raise KeyReused()
-        if found is not None and found.state is State.UNKNOWN and age:
-            if await self.find(task.principal, task.method, task.key) is None:
-                raise OutcomeUnknown()
+        await self._check_command(task, age)
 
         async def write(run: object) -> Ran:
             return Ran(held)
@@ -140,6 +134,18 @@ class TaskRecords:
         stored = await self.find(task.principal, task.method, task.key)
         assert stored is not None, "it has just been written, and is kept for longer than this"
         return stored
+
+    async def _check_command(self, task: Task, age: float) -> None:
+        """Refuse a task whose command has been another call, or has perhaps been forgotten."""
+        command = task.command
+        found = await self._look(command, age)
+        if found is None:
+            return
+        if found.fingerprint and found.fingerprint != command.fingerprint:
+            raise KeyReused()
+        is_forgotten = not found.fingerprint and command.promise is not Promise.RETRY_SAFE
+        if is_forgotten and await self.find(task.principal, task.method, task.key) is None:
+            raise OutcomeUnknown()
 
     async def find(self, principal: str, method: Method, key: str) -> Task | None:
         """Find a task of a principal; None if there is none, or none any more."""

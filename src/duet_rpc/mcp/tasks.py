@@ -56,7 +56,7 @@ class TaskState(Struct, frozen=True):
     """It was cancelled, and could not be stopped any more."""
 
 
-class _Answer(Struct):
+class _TaskAnswer(Struct):
     error: Raw | UnsetType = UNSET
 
 
@@ -64,7 +64,7 @@ class _Code(Struct):
     code: int
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+_answer_decoder = msgspec.json.Decoder(_TaskAnswer)
 _code_decoder = msgspec.json.Decoder(_Code)
 
 
@@ -122,12 +122,14 @@ class Tasks:
         else:
             await asyncio.wait([run.following], timeout=POLL)
 
-    async def cancel(self, task: Task) -> TaskState:
-        """Cancel what has not begun or can be undone; tell what goes on.
+    async def cancel(self, task: Task) -> TaskState | None:
+        """Cancel what has not begun or can be undone; tell what goes on. None if it had ended.
 
         What is cancelled has an outcome that says so, and runs in no process any more.
         """
         record, run = await self.records.look(task), self._find_run(task)
+        if find_ending(task, record) is not None:
+            return None
         if run is not None:
             await self._stop(task, run, record)
         elif _is_left(task, record):
