@@ -140,7 +140,8 @@ async def serving(
     service: Service, path: Path, store: str | None, **options: Any
 ) -> AsyncIterator["Callable[..., Any]"]:
     """Serve on a socket; give what opens connections to it."""
-    server = Server(service, face=Mcp(), policy=options.pop("policy", AGENT), store=store)
+    face = options.pop("face", None) or Mcp()
+    server = Server(service, face=face, policy=options.pop("policy", AGENT), store=store)
     started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     principal = options.pop("principal", None)
     endpoint = Unix(

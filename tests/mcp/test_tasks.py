@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duet_rpc import Context, RpcError, Service, Transaction
-from duet_rpc.mcp import ToolOptions
+from duet_rpc.mcp import Mcp, ToolOptions
 from duet_rpc.policy import AGENT, replace
 from tests.ledger.conftest import STORES, TRANSACTIONAL
 from tests.mcp.line import MODERN
@@ -592,3 +592,42 @@ async def test_tasks_have_limits_of_their_own(url: str, tmp_path: Path) -> None:
         for n, each in enumerate(tasks):
             assert (await wire.result(each["taskId"]))["structuredContent"] == {"result": n}
         assert sorted(bench.runs) == [0, 1, 2, 3]
+
+
+# Lists.
+
+
+@stores
+@pytest.mark.clause("tasks-12")
+async def test_the_tasks_of_a_principal_are_listed_in_pages(url: str, tmp_path: Path) -> None:
+    names = iter(["a*[b", "a*", "a*[b"])
+    face = Mcp(page_size=2)
+    async with opened(HANDSHAKE, tmp_path, url, face=face, principal=lambda _: next(names)) as (
+        bench,
+        wire,
+        connect,
+    ):
+        assert (await wire.ask("tasks/list"))["result"] == {"tasks": []}
+        made = [await wire.create("act", n=n) for n in range(4)] + [await wire.create("refuse")]
+        await wire.wait(made[4]["taskId"])
+        async with connect(HANDSHAKE) as other:
+            await other.create("act", n=9)
+        found: list[Any] = []
+        page = (await wire.ask("tasks/list"))["result"]
+        while True:
+            found += page["tasks"]
+            assert len(page["tasks"]) <= 2
+            if "nextCursor" not in page:
+                break
+            page = (await wire.ask("tasks/list", {"cursor": page["nextCursor"]}))["result"]
+        assert [each["taskId"] for each in found] == [each["taskId"] for each in made]
+        assert [each["status"] for each in found] == ["working"] * 4 + ["failed"]
+        bench.gate.set()
+
+
+@on_sqlite
+@pytest.mark.clause("tasks-12")
+@pytest.mark.parametrize("cursor", ["", "x", "from-4", "after-", "after-nan-x", "after-inf-x"])
+async def test_a_cursor_that_is_not_ours(url: str, tmp_path: Path, cursor: str) -> None:
+    async with opened(HANDSHAKE, tmp_path, url) as (_, wire, _):
+        assert (await wire.ask("tasks/list", {"cursor": cursor}))["error"]["code"] == -32602

@@ -33,7 +33,7 @@ from duet_rpc.ledger.states import (
     make_first_run,
     make_forgotten,
 )
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Series, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
 from duet_rpc.ledger.waits import Waits, YieldingWaits
 
@@ -189,6 +189,11 @@ class Ledger:
     ) -> Record | None:
         """Tell what `outcome` tells, without blocking the event loop."""
         look = partial(self.outcome, principal, method, key, age=age)
+        return await self._waits_on_loop().call(look)
+
+    async def list_async(self, of: Series, limit: int) -> list[Record]:
+        """List the records of a series, the oldest first, without blocking the event loop."""
+        look = partial(self.store.records, limit=limit, of=of)
         return await self._waits_on_loop().call(look)
 
     @property

@@ -75,7 +75,7 @@ def describe_capability(form: TaskForm) -> dict[str, Any]:
     """Say that there are tasks, among the capabilities."""
     if form.extension:
         return {"extensions": {form.extension: {}}}
-    return {"tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
+    return {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
 
 
 def describe_task(tool: Tool, revision: Revision, state: "TaskState") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The methods of the protocol that are about tasks. Made when the first of them is asked for."""
 
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Raw
@@ -27,6 +28,28 @@ if TYPE_CHECKING:
 
 CREATE = "tasks/create"
 """What a call becomes that is to be a task. No client can ask for it by this name."""
+MAX_PAGE = 50
+"""How many tasks a page has at most: each of them is looked up."""
+_AFTER = "after-"
+
+
+def write_cursor(task: Task) -> str:
+    """Say where the page after a task begins."""
+    return f"{_AFTER}{task.created_at.hex()}-{task.id}"
+
+
+def read_cursor(cursor: str | None) -> tuple[float, str]:
+    """Read the time and the id of the last task before a page."""
+    if cursor is None:
+        return 0.0, ""
+    time, _, id = cursor.removeprefix(_AFTER).partition("-")
+    try:
+        since = float.fromhex(time)
+    except (ValueError, OverflowError):
+        since = -1.0
+    if not cursor.startswith(_AFTER) or not 0 <= since < inf:
+        raise malformed("this is no cursor of ours")
+    return since, id
 
 
 def _asked(ctx: Context) -> "Asked":
@@ -44,6 +67,7 @@ def make_task_methods(bound: "BoundMcp", tasks: "Tasks") -> Service:
     """Make them."""
     service = Service(ignore_unknown=True)
     by_method = {tool.method.name: tool for tool in bound.tools.values() if tool.has_task}
+    methods = {name: tool.method for name, tool in by_method.items()}
 
     async def find(id: str, ctx: Context) -> tuple[Tool, Task]:
         handle = read_id(id)
@@ -91,6 +115,26 @@ def make_task_methods(bound: "BoundMcp", tasks: "Tasks") -> Service:
         if state is None:
             raise malformed("this task has ended: it cannot be cancelled")
         return describe_task(tool, _asked(ctx).revision, state)
+
+    @service.query(name="tasks/list")
+    async def list_tasks(ctx: Context, cursor: str | None = None) -> dict[str, Any]:
+        since, last = read_cursor(cursor)
+        size = min(bound.face.page_size, MAX_PAGE)
+        # Some of them may be as old as the last one of the page before.
+        found = await tasks.records.list(ctx.principal, methods, since, 2 * size + 1)
+        found = sorted(found, key=lambda task: (task.created_at, task.id))
+        left = [task for task in found if (task.created_at, task.id) > (since, last)]
+        said: dict[str, Any] = {
+            "tasks": [
+                describe_task(
+                    by_method[task.method.name], _asked(ctx).revision, await tasks.peek(task)
+                )
+                for task in left[:size]
+            ]
+        }
+        if len(left) > size:
+            said["nextCursor"] = write_cursor(left[size - 1])
+        return said
 
     @service.query(name="tasks/update")
     async def update(taskId: str, ctx: Context) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from duet_rpc.kinds import Promise
 from duet_rpc.ledger import Command, Ending, Ledger, Ran, Record, State
 from duet_rpc.ledger.commands import Commands
 from duet_rpc.ledger.fingerprint import fingerprint
+from duet_rpc.ledger.stores.base import Series
 from duet_rpc.service import Method
 from duet_rpc.wire.messages import NULL
 from duet_rpc.wire.surrogates import encode_value
@@ -103,6 +104,21 @@ def find_ending(task: Task, record: Record | None) -> bytes | None:
     return record.outcome
 
 
+def _read_task(record: Record, method: Method) -> Task | None:
+    """Read the record of a task; None if it has not been written to the end."""
+    if record.outcome is None:
+        return None
+    arguments = record.outcome.removeprefix(_RESULT)
+    return Task(
+        record.identity.principal,
+        method,
+        record.identity.key,
+        None if arguments == NULL else arguments,
+        record.created_at,
+        record.expires_at - record.created_at,
+    )
+
+
 class TaskRecords:
     """Reads and writes what a ledger keeps of tasks; on an event loop."""
 
@@ -150,17 +166,19 @@ class TaskRecords:
     async def find(self, principal: str, method: Method, key: str) -> Task | None:
         """Find a task of a principal; None if there is none, or none any more."""
         record = await self._look(Task(principal, method, key, None).record)
-        if record is None or record.outcome is None:
-            return None
-        arguments = record.outcome.removeprefix(_RESULT)
-        return Task(
-            principal,
-            method,
-            key,
-            None if arguments == NULL else arguments,
-            record.created_at,
-            record.expires_at - record.created_at,
-        )
+        return None if record is None else _read_task(record, method)
+
+    async def list(
+        self, principal: str, methods: dict[str, Method], since: float, limit: int
+    ) -> list[Task]:
+        """List the tasks of a principal from a time on, the oldest first."""
+        found = []
+        for record in await self._ledger.list_async(Series(principal, PREFIX, since), limit):
+            method = methods.get(record.identity.method.removeprefix(PREFIX))
+            task = None if method is None else _read_task(record, method)
+            if task is not None:
+                found.append(task)
+        return found
 
     async def look(self, task: Task) -> Record | None:
         """Tell what became of the command of a task."""

@@ -114,6 +114,12 @@ class Tasks:
             run = self._begin(task, origin)
         return _tell(task, record, goes_on=run is not None and run.is_cancelled)
 
+    async def peek(self, task: Task) -> TaskState:
+        """Tell how a task stands, and leave it so."""
+        run = self._find_run(task)
+        goes_on = run is not None and run.is_cancelled
+        return _tell(task, await self.records.look(task), goes_on=goes_on)
+
     async def wait(self, task: Task) -> None:
         """Wait until a task may have ended."""
         run = self._find_run(task)
