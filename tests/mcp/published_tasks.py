@@ -4,12 +4,12 @@ The first form is in the schema of 2025-11-25. The second is an extension, whose
 of the published ones: what is here is that of its package, `@modelcontextprotocol/ext-tasks`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 
-from tests.mcp.line import MODERN
-from tests.mcp.published import published
+if TYPE_CHECKING:
+    from tests.mcp.published import Published
 
 _TASK: dict[str, Any] = {
     "taskId": {"type": "string"},
@@ -63,26 +63,13 @@ _CREATED = Draft202012Validator(
 )
 
 
-def check_created(revision: str, message: Any) -> None:
-    """Check the answer to a call that may have become a task."""
-    schema, result = published(revision), message.get("result", {})
-    if revision == MODERN and result.get("resultType") == "task":
-        _CREATED.validate(result)
-    elif revision != MODERN and "task" in result:
-        schema.check_part("CreateTaskResult", result)
-        schema.check_part("Task", result["task"])
-    else:
-        schema.check(message, "tools/call")
-
-
-def check_task(revision: str, method: str, message: Any) -> None:
-    """Check the answer to a request about tasks."""
-    schema = published(revision)
-    if "error" in message:
-        schema.check(message, method)
-        return
-    result = message["result"]
-    if revision != MODERN:
+def check_task_result(schema: "Published", method: str, result: Any) -> bool:
+    """Check a result that is about a task; False if it is about something else."""
+    if method == "tools/call":
+        return _check_created(schema, result)
+    if not method.startswith("tasks/"):
+        return False
+    if not schema.is_modern:
         names = {"tasks/result": "CallToolResult", "tasks/list": "ListTasksResult"}
         schema.check_part(names.get(method, "Task"), result)
     elif method == "tasks/get":
@@ -92,3 +79,15 @@ def check_task(revision: str, method: str, message: Any) -> None:
             assert result["result"]["resultType"] == "complete"
     else:
         assert result == {"resultType": "complete"}
+    return True
+
+
+def _check_created(schema: "Published", result: Any) -> bool:
+    if schema.is_modern and result["resultType"] == "task":
+        _CREATED.validate(result)
+        return True
+    if schema.revision == "2025-11-25" and "task" in result:
+        schema.check_part("CreateTaskResult", result)
+        schema.check_part("Task", result["task"])
+        return True
+    return False

@@ -12,8 +12,9 @@ from duet_rpc import Context, RpcError, Service, Transaction
 from duet_rpc.mcp import Mcp, ToolOptions
 from duet_rpc.policy import AGENT, replace
 from tests.ledger.conftest import STORES, TRANSACTIONAL
+from tests.mcp.conversation import DECLARED, EXTENSION
 from tests.mcp.line import MODERN
-from tests.mcp.task_client import DECLARED, EXTENSION, FORMS, HANDSHAKE, Wire, serving
+from tests.mcp.task_client import FORMS, HANDSHAKE, Wire, serving
 
 forms = pytest.mark.parametrize("revision", FORMS)
 stores = pytest.mark.parametrize("kind", STORES, indirect=True)

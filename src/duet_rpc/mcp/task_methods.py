@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Raw
 
 from duet_rpc.context import Context
-from duet_rpc.hosts.on_loop import OnLoop
 from duet_rpc.mcp.errors import malformed
 from duet_rpc.mcp.revision import TaskForm
 from duet_rpc.mcp.task_forms import (
@@ -22,6 +21,7 @@ from duet_rpc.service import Service
 from duet_rpc.wire.messages import NULL
 
 if TYPE_CHECKING:
+    from duet_rpc.hosts.on_loop import OnLoop
     from duet_rpc.mcp.asked import Asked
     from duet_rpc.mcp.face import BoundMcp
     from duet_rpc.mcp.tasks import Tasks
@@ -99,8 +99,7 @@ def make_task_methods(bound: "BoundMcp", tasks: "Tasks") -> Service:
     @service.query(name="tasks/result")
     async def result(taskId: str, ctx: Context) -> Raw:
         tool, task = await find(taskId, ctx)
-        host = ctx._peer
-        assert isinstance(host, OnLoop), "else there are no tasks"
+        host = cast("OnLoop", ctx._peer)  # else there are no tasks
         while (state := await tasks.look(task, ctx.origin)).ending is None:
             await host.wait_without_slot(ctx, tasks.wait(task))
         return describe_result(tool, _asked(ctx).revision, state)
