@@ -90,14 +90,18 @@ async def begin_and_kill(command: list[str], files: Path, revision: str, tool: s
     """Create a task; kill the server in the middle of its command. Return the task."""
     async with spawn(command, revision) as (wire, process):
         task = await wire.create(tool, n=7, idempotency_key="k")
-        while not (files / "runs").read_text():
-            assert process.returncode is None
-            await asyncio.sleep(0.02)
+        await wait_for_run(files)
         assert (await wire.get(task["taskId"]))["status"] == "working"
         process.kill()
         await process.wait()
     (files / "go").touch()
     return task
+
+
+async def wait_for_run(files: Path) -> None:
+    """Wait until a command has begun, in another process."""
+    while not (files / "runs").read_text():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 async def check_found(wire: Wire, task: Any) -> None:
@@ -161,6 +165,28 @@ async def test_a_transaction_has_its_effect_once(
     assert ask_database(kind, url, "SELECT n FROM effects") == [(7,)]
 
 
+@transactional
+@pytest.mark.parametrize("tool", ["act_again", "pay"])
+async def test_a_server_that_ends_leaves_its_tasks_to_the_next(
+    kind: str, url: str, files: Path, tool: str
+) -> None:
+    with (files / "service.py").open("a") as file:
+        file.write(PAYING)
+    ask_database(kind, url, "DROP TABLE IF EXISTS effects")
+    ask_database(kind, url, "CREATE TABLE effects (n integer)")
+    command = impatient(files, url)
+    async with spawn(command, MODERN) as (wire, process):
+        task = await wire.create(tool, n=7, idempotency_key="k")
+        await wait_for_run(files)
+        process.stdin.close()
+        await process.wait()
+    (files / "go").touch()
+    async with spawn(command, MODERN) as (wire, _):
+        assert (await wire.result(task["taskId"]))["structuredContent"] == {"result": 7}
+    effects = [(7,)] if tool == "pay" else []
+    assert ask_database(kind, url, "SELECT n FROM effects") == effects
+
+
 @forms
 @stores
 async def test_two_processes_that_ask_begin_it_once(revision: str, url: str, files: Path) -> None:
@@ -179,8 +205,7 @@ async def test_what_was_cancelled_stays_so_after_the_end_of_the_process(
     command = impatient(files, url)
     async with spawn(command, MODERN) as (wire, process):
         task = await wire.create("act_again", n=7, idempotency_key="k")
-        while not (files / "runs").read_text():  # noqa: ASYNC110  another process writes it
-            await asyncio.sleep(0.02)
+        await wait_for_run(files)
         process.kill()
         await process.wait()
     async with spawn(command, HANDSHAKE) as (wire, _):

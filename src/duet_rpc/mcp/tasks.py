@@ -41,7 +41,10 @@ POLL = 0.5
 STOPPING = 2.0
 """Seconds that a cancellation waits for what may be stopped to have stopped."""
 _CANCELLED = error_member(Cancelled())
-_PASSING = {Overloaded.code, ShuttingDown.code, StoreUnavailable.code, InProgress.code}
+_PASSING = {
+    *(Overloaded.code, ShuttingDown.code, StoreUnavailable.code, InProgress.code),
+    Cancelled.code,  # by the end of the server; what a client cancels is not answered
+}
 """Errors after which the next to ask for the task begins it anew."""
 
 
@@ -154,6 +157,10 @@ class Tasks:
             await asyncio.wait(open_ones, timeout=max(until - time.monotonic(), 0.0))
         finished = host.exchanges.idle
         host.close()
+        for each in open_ones:
+            each.cancel()
+        if open_ones:
+            await asyncio.wait(open_ones)
         self._workers.close()
         return finished
 
