@@ -1,6 +1,7 @@
 """Tasks in both forms and on every store: created, polled, cancelled, found from elsewhere."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from duet_rpc.policy import AGENT, replace
 from tests.ledger.conftest import STORES, TRANSACTIONAL
 from tests.mcp.conversation import DECLARED, EXTENSION
 from tests.mcp.line import MODERN
-from tests.mcp.task_client import FORMS, HANDSHAKE, Wire, serving
+from tests.mcp.task_client import FORMS, HANDSHAKE, Wire, serving, spawn
 
 forms = pytest.mark.parametrize("revision", FORMS)
 stores = pytest.mark.parametrize("kind", STORES, indirect=True)
@@ -74,6 +75,10 @@ class Bench:
         @service.command(tool=ToolOptions(task="forbidden"))
         def never_task() -> str:
             return "done"
+
+        @service.command
+        def note(text: str) -> int:
+            return len(text)
 
         @service.command(errors=Refused)
         def refuse() -> int:
@@ -463,8 +468,10 @@ async def test_arguments_that_do_not_fit_make_no_task(
     async with opened(revision, tmp_path, url) as (_, wire, _):
         refused = (await wire.call("act", n="three"))["result"]
         assert refused["isError"] and "has to be integer" in refused["content"][0]["text"]
-        huge = (await wire.call("refuse", idempotency_key="k" * 400))["result"]
-        assert huge["isError"]
+        no_key = (await wire.call("refuse", idempotency_key="k" * 400))["result"]
+        assert no_key["isError"]
+        huge = (await wire.call("note", text="x" * 300_000))["result"]
+        assert huge["isError"] and "262144 bytes at most" in huge["content"][0]["text"]
         unknown = await wire.call("nothing")
         assert unknown["error"]["code"] == -32602
 
@@ -632,3 +639,28 @@ async def test_the_tasks_of_a_principal_are_listed_in_pages(url: str, tmp_path: 
 async def test_a_cursor_that_is_not_ours(url: str, tmp_path: Path, cursor: str) -> None:
     async with opened(HANDSHAKE, tmp_path, url) as (_, wire, _):
         assert (await wire.ask("tasks/list", {"cursor": cursor}))["error"]["code"] == -32602
+
+
+# Where there is no event loop.
+
+
+@pytest.mark.clause("tasks-9")
+async def test_a_server_without_a_loop_has_no_tasks(tmp_path: Path) -> None:
+    file = tmp_path / "service.py"
+    file.write_text(
+        "from duet_rpc import Service\n"
+        "from duet_rpc.mcp import ToolOptions\n"
+        't = Service("t")\n'
+        '@t.command(tool=ToolOptions(task="required"))\n'
+        "def act() -> int:\n"
+        "    return 1\n"
+    )
+    command = [sys.executable, "-m", "duet_rpc", "mcp", str(file), "--policy", "editor"]
+    for revision in FORMS:
+        async with spawn(command, revision) as (wire, _):
+            capabilities = await wire.open()
+            assert not {"tasks", "extensions"} & capabilities.keys()
+            called = await wire.call("act")
+            assert called["result"]["structuredContent"] == {"result": 1}
+            answer = await wire.ask("tasks/get", {"taskId": "x"})
+            assert answer["error"]["code"] == -32601
