@@ -23,8 +23,8 @@ POLL_MS = 1000
 """How long clients are asked to wait before they ask again."""
 RELATED = "io.modelcontextprotocol/related-task"
 GOES_ON = (
-    "It had begun when it was cancelled, and what it does cannot be undone: it goes on, and its"
-    " outcome will be told"
+    "It was cancelled when it had begun. What can be undone is being undone; anything else goes on,"
+    " and its outcome will be told."
 )
 _BROKEN = {InternalError.code, OutcomeUnknown.code, KeyReused.code}
 """Errors that are not those of a tool that ran and failed."""
