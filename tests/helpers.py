@@ -60,6 +60,8 @@ class Recorder:
 class HandHost:
     """Runs handlers at once, or holds them open until the test lets them go on."""
 
+    has_loop = False
+
     def __init__(self, held: Iterable[str]) -> None:
         self.held = set(held)
         self.connection: Connection | None = None

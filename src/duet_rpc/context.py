@@ -150,6 +150,11 @@ class Peer(Protocol):
         ...
 
     @property
+    def has_loop(self) -> bool:
+        """Whether there is an event loop, so that work can go on without a request."""
+        ...
+
+    @property
     def takes_subscriptions(self) -> bool:
         """Whether items can be sent to it after its request was answered."""
         ...

@@ -44,6 +44,7 @@ class Told:
         raise NotImplementedError
 
     takes_subscriptions = False
+    has_loop = False
 
     def open_subscription(self, ctx: Context) -> Any:
         raise NotImplementedError

@@ -30,6 +30,7 @@ from duet_rpc.ledger.states import (
     Replay,
     Unknown,
 )
+from duet_rpc.ledger.stores.base import Series
 from tests.ledger.commands import AT_MOST_ONCE, RETRY_SAFE, TRANSACTIONAL, command
 from tests.ledger.conftest import STORES
 from tests.ledger.conftest import TRANSACTIONAL as TRANSACTIONAL_STORES
@@ -283,6 +284,30 @@ def test_operators_see_what_there_is(store: Store) -> None:
     ]
     assert len(store.records(limit=2)) == 2
     assert {record.identity.key for record in store.records(State.RUNNING)} == {"running", "safe"}
+
+
+@every_store
+def test_a_series_is_of_one_principal_and_prefix(store: Store) -> None:
+    identities = [
+        *(("ada", "task a", "1"), ("ada", "task b", "2"), ("ada", "task", "3")),
+        *(("a*a", "task a", "4"), ("bob", "task a", "5"), ("ada", "a task a", "6")),
+        *(("ada:task ", "b", "7"), ("ada", "task a", "8"), ("[ab]", "task a", "9")),
+    ]
+    for principal, method, key in identities:
+        asked = command(key, principal=principal, method=method)
+        assert isinstance(apply(store, Claim(asked, "one", LIVE, LIVE)), Claimed)
+
+    def keys(of: Series, limit: int = 100) -> str:
+        return "".join(each.identity.key for each in store.records(limit=limit, of=of))
+
+    assert keys(Series("ada", "task ")) == "128"
+    assert keys(Series("ada", "task "), limit=2) == "12"
+    assert keys(Series("a*a", "task ")) == "4"
+    assert keys(Series("[ab]", "task ")) == "9"
+    assert keys(Series("nobody", "")) == ""
+    second = store.look(Identity("ada", "task b", "2"))
+    assert second is not None
+    assert keys(Series("ada", "task ", second.created_at)) == "28"
 
 
 @every_store

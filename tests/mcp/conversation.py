@@ -2,7 +2,13 @@
 
 from typing import Any
 
+from duet_rpc.mcp.task_records import TaskHandle, write_id
 from tests.mcp.line import MODERN, MODERN_META, PREFIX
+
+EXTENSION = PREFIX + "tasks"
+_CAPABLE: dict[str, Any] = {PREFIX + "clientCapabilities": {"extensions": {EXTENSION: {}}}}
+DECLARED = {**MODERN_META, **_CAPABLE}
+"""What a client sends with each request that knows tasks."""
 
 TOOL_CALLS: list[tuple[str, Any]] = [
     ("zoo_nothing", {}),
@@ -47,7 +53,41 @@ TOOL_CALLS: list[tuple[str, Any]] = [
     ("", {}),
 ]
 
+TASKS = [write_id(TaskHandle(f"zoo.{name}", f"t-{name}")) for name in ("act", "act_again")]
+TASK_REQUESTS: list[tuple[str, Any]] = [
+    *(
+        (
+            "tools/call",
+            {
+                "name": f"zoo_{name}",
+                "arguments": {"amount": amount, "idempotency_key": f"t-{name}"},
+                "task": task,
+                "_meta": _CAPABLE,
+            },
+        )
+        for name, amount, task in (
+            ("act", 1, {}),
+            ("act_again", 2, {"ttl": 1000}),
+            ("act", "one", {}),
+            ("act_again", 3, {}),
+            ("act", 1, 7),
+        )
+    ),
+    ("tools/call", {"name": "zoo_number", "arguments": {"a": 1}, "task": {}, "_meta": _CAPABLE}),
+    *(
+        (f"tasks/{what}", {"taskId": id, "_meta": _CAPABLE})
+        for what in ("get", "result", "cancel", "update")
+        for id in (*TASKS, "none", "WyJhIiwiYiJd")
+    ),
+    ("tasks/get", {"taskId": 7, "_meta": _CAPABLE}),
+    ("tasks/get", {}),
+    ("tasks/list", {}),
+    ("tasks/list", {"cursor": "after-0x1p+0-x"}),
+    ("tasks/list", {"cursor": "elsewhere"}),
+    ("tasks/create", {"method": "zoo.act", "key": "k", "arguments": {}, "age": 0}),
+]
 REQUESTS: list[tuple[str, Any]] = [
+    *TASK_REQUESTS,
     *(("tools/call", {"name": name, "arguments": given}) for name, given in TOOL_CALLS),
     ("tools/call", {"name": "zoo_nothing"}),
     ("tools/call", {"name": "zoo_number", "arguments": None}),
@@ -137,7 +177,7 @@ def with_meta(params: Any, revision: str) -> Any:
     if revision != MODERN:
         return params
     params = {} if params is None else params
-    return {**params, "_meta": {**params.get("_meta", {}), **MODERN_META}}
+    return {**params, "_meta": {**MODERN_META, **params.get("_meta", {})}}
 
 
 ODD_META: list[Any] = [
@@ -148,6 +188,7 @@ ODD_META: list[Any] = [
     {PREFIX + "protocolVersion": "2025-11-25", PREFIX + "clientCapabilities": {}},
     {PREFIX + "protocolVersion": "2099-01-01", PREFIX + "clientCapabilities": {}},
     {PREFIX + "protocolVersion": MODERN, PREFIX + "clientCapabilities": 7},
+    {**MODERN_META, PREFIX + "logLevel": [[True], None]},
     {"progressToken": {}},
     {"progressToken": None},
     {"progressToken": 1.5},

@@ -25,7 +25,18 @@ SCALARS: list[Any] = [
 ]
 NAMES = [
     *("name", "arguments", "_meta", "cursor", "uri", "jsonrpc", "id", "method", "params", "result"),
-    *("error", "value", "a", "progressToken", "requestId", "idempotency_key", "level", ""),
+    *(
+        "task",
+        "taskId",
+        "error",
+        "value",
+        "a",
+        "progressToken",
+        "requestId",
+        "idempotency_key",
+        "level",
+        "",
+    ),
     *(PREFIX + "protocolVersion", PREFIX + "clientCapabilities", PREFIX + "logLevel"),
 ]
 

@@ -3,8 +3,11 @@
 The service has something of every kind. The tool `hold` does not end before the test says so.
 """
 
+import asyncio
 import json
 import logging
+import time
+from collections.abc import Awaitable
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -192,9 +195,21 @@ FACE = Mcp(
 
 
 class McpHost(HandHost):
-    """Writes progress as a real host does."""
+    """Writes progress as a real host does; with a loop, it runs what tasks are asked there."""
 
     gone = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, job: Job) -> None:
+        if self.loop is None or not job.method.is_async:
+            super().run(job)
+            return
+        assert self.connection is not None
+        member = self.loop.run_until_complete(self.connection.dispatcher.run_async(job))
+        self.connection.requests.finish(job, member)
+
+    async def wait_without_slot(self, ctx: Context, waiting: Awaitable[object]) -> None:
+        await waiting
 
     def notify(self, method: str, params: Any) -> None:
         assert self.connection is not None
@@ -221,6 +236,9 @@ class McpLine:
         dispatcher = assemble_dispatcher(server, self.log)
         self.host = McpHost({"zoo.hold"} if held else ())
         self.host.dialect = MCP
+        self.host.loop = asyncio.new_event_loop()
+        self.host.has_loop = True
+        self._face = dispatcher.face
         origin = Origin(connection_id="c1", transport="memory")
         framing = LineFraming(max_message_bytes=AGENT.max_message_bytes)
         self.connection = connection_class(dispatcher)(
@@ -230,6 +248,9 @@ class McpLine:
 
     def close(self) -> None:
         """End what belongs to the server."""
+        assert self.host.loop is not None and self._face is not None
+        self.host.loop.run_until_complete(self._face.end(time.monotonic() + 10))
+        self.host.loop.close()
         self._server.close()
         McpLine.opened.remove(self)
 

@@ -14,6 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from tests.interop.mcp.clients import MISSING, SCHEMAS
+from tests.mcp.published_tasks import check_task_result
 
 FIRST, SECOND = "2024-11-05", "2025-03-26"
 
@@ -85,6 +86,10 @@ class Published:
     def _name(self, *names: str) -> str:
         return next(name for name in names if name in self._defined)
 
+    @property
+    def is_modern(self) -> bool:
+        return self.revision == "2026-07-28"
+
     def check_answer(self, message: Any, method: str | None) -> None:
         """Check the answer to a request, or to something whose method is not known."""
         assert isinstance(message, dict)
@@ -108,6 +113,8 @@ class Published:
             self._name("JSONRPCResultResponse", "JSONRPCResponse"), {**steady, "result": least}
         )
         assert method is not None, message
+        if check_task_result(self, method, message["result"]):
+            return
         empty = self._name("EmptyResult")
         self._check(_RESULTS.get(method, empty), message["result"])
         if self.revision == "2026-07-28":
@@ -131,6 +138,10 @@ class Published:
         name = self._methods[message["method"]]
         has_version = "jsonrpc" in self._defined[name]["properties"]
         self._check(name, message if has_version else unversioned)
+
+    def check_part(self, name: str, value: Any) -> None:
+        """Check a part of a message by its name in the schema."""
+        self._check(name, value)
 
     def check(self, message: Any, method: str | None) -> None:
         """Check whatever leaves the server."""

@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,7 +244,7 @@ async def test_clients_come_while_another_thread_tells_of_a_change() -> None:
         asyncio.to_thread(lambda: [bound.tell_updated("desk://a") for _ in range(2000)])
     )
     while not told.done():
-        peer: Any = None
+        peer: Any = SimpleNamespace(has_loop=False)
         origin = Origin(connection_id="c", transport="memory")
         kept.append(bound.open(peer, origin, lambda message: None))
         if len(kept) > 100:

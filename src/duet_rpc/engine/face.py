@@ -36,6 +36,10 @@ class Face(Protocol):
         """Begin to talk with one peer; `retake` begins a request anew that was left open."""
         ...
 
+    async def end(self, until: float) -> bool:
+        """Let what goes on without a request end; return whether it does in time."""
+        ...
+
 
 class MakeFace(Protocol):
     """How a dispatcher gets its face."""

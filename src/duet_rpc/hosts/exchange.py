@@ -78,6 +78,17 @@ class ExchangeHost(OnLoop):
             for job in self._runner.jobs:
                 self.exchanges.abandon(job, Cancelled())
 
+    def pause(self, ctx: Context | None) -> None:
+        """See `OnLoop.pause`."""
+        if ctx is not None:
+            self.exchanges.slots.pause(ctx)
+            self.exchanges.go_on()
+
+    def resume(self, ctx: Context | None) -> None:
+        """See `OnLoop.resume`."""
+        if ctx is not None:
+            self.exchanges.slots.resume(ctx)
+
     # The peer, for handlers.
 
     @property

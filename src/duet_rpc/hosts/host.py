@@ -44,6 +44,7 @@ class BaseHost:
     host, and more than fifteen fields because the hot path finds the parts of the engine in them.
     """
 
+    has_loop: bool = False
     takes_subscriptions: bool = False
     """Whether generators go on after their request is answered: there is a loop for them."""
 

@@ -48,6 +48,7 @@ class LoopHost(OnLoop, BaseHost):
 
     behind: bool = False
     takes_subscriptions: bool = True
+    pause, resume = BaseHost.pause, BaseHost.resume
     channel: Carrier
     clocks: ConnectionClocks
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any
 
+from duet_rpc.context import Context
 from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.errors import UsageError
@@ -15,6 +16,7 @@ from duet_rpc.forks import FORKED, leave
 class OnLoop:
     """Part of a host on the running event loop."""
 
+    has_loop: bool = True
     clocks: HandlerClocks
     dispatcher: Dispatcher
     finish: Callable[[Job, bytes], None]
@@ -40,6 +42,22 @@ class OnLoop:
                 action(*args)
         else:
             self.loop.call_soon_threadsafe(self.act, action, *args)
+
+    def pause(self, ctx: Context | None) -> None:
+        """A handler waits for something that others do: its slot is free meanwhile."""
+        raise NotImplementedError
+
+    def resume(self, ctx: Context | None) -> None:
+        """It waits no more."""
+        raise NotImplementedError
+
+    async def wait_without_slot(self, ctx: Context, waiting: Awaitable[object]) -> None:
+        """Wait in a handler for something that others do, who may need a slot for it."""
+        self.act(self.pause, ctx)
+        try:
+            await waiting
+        finally:
+            self.act(self.resume, ctx)
 
     def post(self, action: Callable[..., object], *args: Any) -> None:
         """Have something done between two messages; any thread may call this."""

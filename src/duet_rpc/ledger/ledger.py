@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from copy import copy
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from duet_rpc.ledger.states import (
     make_first_run,
     make_forgotten,
 )
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Store
+from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Series, Store
 from duet_rpc.ledger.sweeper import SWEEP_ROWS, Sweeper
 from duet_rpc.ledger.waits import Waits, YieldingWaits
 
@@ -182,6 +183,23 @@ class Ledger:
             if not remembers(asked, now, since):
                 return make_forgotten(asked, now)
         return None
+
+    async def outcome_async(
+        self, principal: str, method: str, key: str, *, age: float = 0.0
+    ) -> Record | None:
+        """Tell what `outcome` tells, without blocking the event loop."""
+        look = partial(self.outcome, principal, method, key, age=age)
+        return await self._waits_on_loop().call(look)
+
+    async def list_async(self, of: Series, limit: int) -> list[Record]:
+        """List the records of a series, the oldest first, without blocking the event loop."""
+        look = partial(self.store.records, limit=limit, of=of)
+        return await self._waits_on_loop().call(look)
+
+    @property
+    def max_outcome_bytes(self) -> int:
+        """How many bytes an outcome may have."""
+        return self._settings.max_outcome_bytes
 
     def sweep(self) -> int:
         """Take one step of a sweep now; the wall clock is taken to be right. Blocks."""

@@ -21,6 +21,7 @@ class CallParams(Repeatable):
     name: str
     arguments: Raw | UnsetType = UNSET
     idempotencyKey: Raw | UnsetType = UNSET
+    task: Raw | UnsetType = UNSET
 
 
 def read_arguments(tool: Tool, params: CallParams) -> bytes | None:

@@ -8,14 +8,16 @@ The value says what clients are told of the server; bound to a dispatcher it hol
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, WeakSet
 
 from msgspec import Struct
 
 from duet_rpc.context import Origin, Peer
 from duet_rpc.engine.dispatch import Dispatcher
+from duet_rpc.engine.face import FaceSession
 from duet_rpc.engine.intake import Intake
+from duet_rpc.ledger.commands import Commands
 from duet_rpc.mcp.completion import Reference
 from duet_rpc.mcp.content import Icon
 from duet_rpc.mcp.outcome import add_outcome_tool
@@ -26,6 +28,7 @@ from duet_rpc.mcp.resources import Resources
 from duet_rpc.mcp.revision import Revision
 from duet_rpc.mcp.revisions import REVISIONS
 from duet_rpc.mcp.session import McpSession
+from duet_rpc.mcp.task_forms import describe_capability
 from duet_rpc.mcp.tools import ListedTools, Tool, make_tools
 from duet_rpc.options import check, is_integer, is_text
 from duet_rpc.server.endpoints import FramingName
@@ -33,6 +36,9 @@ from duet_rpc.service import Method, Service
 from duet_rpc.version import __version__
 from duet_rpc.wire.dialect import MCP, Dialect
 from duet_rpc.wire.messages import Request
+
+if TYPE_CHECKING:
+    from duet_rpc.mcp.tasks import Tasks
 
 PAGE_SIZE = 500
 _MAX_METAS, _MAX_META = 64, 4096
@@ -118,6 +124,12 @@ class BoundMcp:
         self._sessions_lock = threading.RLock()
         """Clients come and go on one thread while another tells them of a change."""
         self.protocol: Service = make_protocol(self)
+        self.has_task_tools: bool = isinstance(dispatcher.ledger, Commands) and any(
+            tool.has_task for tool in self.tools.values()
+        )
+        """Whether there is something that can be a task, where there is an event loop."""
+        self._tasks: Tasks | None = None
+        self._task_methods: Service | None = None
         self.versions: list[str] = list(REVISIONS)
         watch = WeakMethod(self.tell_updated)
         service.watchers.append(lambda uri: (tell := watch()) and tell(uri))
@@ -149,8 +161,37 @@ class BoundMcp:
 
         return compile_tools(self)
 
-    def open(self, peer: Peer, origin: Origin, retake: Callable[[Request], None]) -> McpSession:
+    @property
+    def tasks(self) -> "Tasks":
+        """The tasks; made for the first one."""
+        if self._tasks is None:
+            from duet_rpc.mcp.tasks import Tasks
+
+            commands = self.dispatcher.ledger
+            assert isinstance(commands, Commands), "else there are none"
+            with self._sessions_lock:
+                self._tasks = self._tasks or Tasks(self.dispatcher, commands)
+        return self._tasks
+
+    @property
+    def task_methods(self) -> Service:
+        """The methods of the protocol that are about tasks."""
+        if self._task_methods is None:
+            from duet_rpc.mcp.task_methods import make_task_methods
+
+            self._task_methods = make_task_methods(self, self.tasks)
+        return self._task_methods
+
+    async def end(self, until: float) -> bool:
+        """See `Face.end`."""
+        return self._tasks is None or await self._tasks.end(until)
+
+    def open(self, peer: Peer, origin: Origin, retake: Callable[[Request], None]) -> FaceSession:
         """See `Face.open`."""
+        if self._tasks is not None and self._tasks.is_own(peer):
+            from duet_rpc.mcp.task_session import TaskSession
+
+            return TaskSession(self.dispatcher, peer, origin)
         session = McpSession(self, peer, origin, retake)
         with self._sessions_lock:
             self._sessions.add(session)
@@ -161,7 +202,7 @@ class BoundMcp:
         with self._sessions_lock:
             self._sessions.discard(session)
 
-    def capabilities(self, revision: Revision) -> dict[str, Any]:
+    def capabilities(self, revision: Revision, *, offers_tasks: bool) -> dict[str, Any]:
         """Say what is served, in a revision."""
         said: dict[str, Any] = {"tools": {}}
         if self.resources:
@@ -170,6 +211,8 @@ class BoundMcp:
             said["prompts"] = {}
         if self.completions and revision.has_completions:
             said["completions"] = {}
+        if revision.tasks is not None and offers_tasks:
+            said |= describe_capability(revision.tasks)
         return said | {"logging": {}}
 
     def server_info(self, revision: Revision) -> dict[str, Any]:

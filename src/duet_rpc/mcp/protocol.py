@@ -47,17 +47,17 @@ def make_protocol(bound: "BoundMcp") -> Service:
         session.capabilities = capabilities or {}
         result = {
             "protocolVersion": agreed.name,
-            "capabilities": bound.capabilities(agreed),
+            "capabilities": bound.capabilities(agreed, offers_tasks=session.offers_tasks),
             "serverInfo": bound.server_info(agreed),
         }
         return result | ({"instructions": face.instructions} if face.instructions else {})
 
     @service.query(inline=True, name="server/discover")
     def discover(ctx: Context) -> dict[str, Any]:
-        revision = _asked(ctx).revision
+        revision, session = _asked(ctx).revision, _asked(ctx).session
         result: dict[str, Any] = {
             "supportedVersions": list(REVISIONS),
-            "capabilities": bound.capabilities(revision),
+            "capabilities": bound.capabilities(revision, offers_tasks=session.offers_tasks),
             "ttlMs": face.cache_ms,
             "cacheScope": "private",
             "_meta": {_SERVER_INFO: bound.server_info(revision)},
@@ -70,7 +70,9 @@ def make_protocol(bound: "BoundMcp") -> Service:
 
     @service.query(inline=True, name="tools/list")
     def list_tools(ctx: Context, cursor: str | None = None) -> dict[str, Any]:
-        return page(ctx, "tools", bound.listed_tools.describe(_asked(ctx).revision), cursor)
+        revision, session = _asked(ctx).revision, _asked(ctx).session
+        tools = bound.listed_tools.describe(revision, offers_tasks=session.offers_tasks)
+        return page(ctx, "tools", tools, cursor)
 
     @service.query(inline=True, name="resources/list")
     def list_resources(ctx: Context, cursor: str | None = None) -> dict[str, Any]:

@@ -1,6 +1,27 @@
 """What differs from one revision of MCP to the next, as data. `revisions/` has a file for each."""
 
+from typing import Literal
+
 from msgspec import Struct
+
+
+class TaskForm(Struct, frozen=True, kw_only=True):
+    """How a revision spells tasks: calls that go on after their request is answered."""
+
+    extension: str = ""
+    """What a client declares in each request so that we may answer with a task. Where it is empty,
+    a client asks for a task by `params.task`."""
+    ttl: str = "ttl"
+    """The name of the time for which a task is kept."""
+    poll_interval: str = "pollInterval"
+    of_failed_tool: Literal["failed", "completed"] = "failed"
+    """The status of a task whose tool ran and failed."""
+    holds_result: bool = False
+    """`tasks/get` answers with the result or the error as well; there is no `tasks/result`."""
+    cancel_shows_task: bool = True
+    """`tasks/cancel` answers with the task, and refuses one that has ended; else with nothing."""
+    refusal: int = -32601
+    """The code for a call that should have been one of a task."""
 
 
 class Revision(Struct, frozen=True, kw_only=True):
@@ -27,8 +48,8 @@ class Revision(Struct, frozen=True, kw_only=True):
     resource_not_found: int = -32602
     elicits: frozenset[str] = frozenset()
     """How the user of a client can be asked: by a form, by a page."""
-    has_tasks: bool = False
-    """A client may ask for a call to go on as a task."""
+    tasks: TaskForm | None = None
+    """How calls go on as tasks; None where there are none."""
 
 
 HANDSHAKE_METHODS = frozenset(

@@ -4,6 +4,7 @@ The revision is chosen for each request: by its own metadata where it has any, e
 handshake agreed on. So a client may probe in one way and go on in another.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,12 +40,14 @@ from duet_rpc.mcp.results import (
 from duet_rpc.mcp.revision import Revision
 from duet_rpc.mcp.revisions import EVERY_METHOD, NEWEST_HANDSHAKE, REVISIONS
 from duet_rpc.mcp.rounds import Rounds
+from duet_rpc.mcp.task_forms import is_wanted, spell_created
 from duet_rpc.mcp.texts import make_params
+from duet_rpc.mcp.tools import Tool
 from duet_rpc.service import Method
 from duet_rpc.wire.dialect import MCP
 from duet_rpc.wire.messages import NULL, Notification, Request
 from duet_rpc.wire.params import read_short
-from duet_rpc.wire.surrogates import decode_value
+from duet_rpc.wire.surrogates import decode_value, encode_value
 
 if TYPE_CHECKING:
     from duet_rpc.mcp.face import BoundMcp
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 MAX_BATCH = 50
 _BEFORE_HANDSHAKE = frozenset({"initialize", "ping"})
 _NOTIFICATIONS = "notifications/"
+_NO_META = Raw(b"{}")
 _ID_STARTS = frozenset(b'"-0123456789')
 
 
@@ -90,6 +94,7 @@ class McpSession:
         self.subscribed: set[str] = set()
         """The resources whose changes it wants to be told of."""
         self.dialogue: Dialogue = Dialogue(self, retake)
+        self.offers_tasks: bool = bound.has_task_tools and peer.has_loop
         self._targets: dict[str, Callable[[Request, Asked, float | None], Job]] = {
             "tools/call": self._call_tool,
             "resources/read": self._read_resource,
@@ -173,6 +178,8 @@ class McpSession:
         """Prepare one of the protocol's own methods."""
         id = message.id if isinstance(message, Request) else None
         method = self.bound.protocol.get(message.method)
+        if method is None and self.offers_tasks:
+            method = self.bound.task_methods.get(message.method)
         if method is None:
             raise MethodNotFound(data={"detail": f"{message.method} is not offered here"})
         try:
@@ -189,6 +196,8 @@ class McpSession:
         if tool is None:
             raise malformed(f"Unknown tool: {_shorten(params.name)}")
         arguments = read_arguments(tool, params)
+        if is_wanted(tool, asked, params):
+            return self._create_task(message, asked, tool, params, arguments, read_at)
         repeated = Repeated(message, f"tools/call {tool.name}", arguments)
         self.dialogue.resume(asked, params, repeated)
         asked.rounds.method = tool.method
@@ -196,6 +205,35 @@ class McpSession:
         job = self._prepare(tool.method, message.id, arguments, asked, meta=meta, read_at=read_at)
         spell = partial(spell_tool_result, tool, asked.revision, job.key)
         job.shape = partial(self.dialogue.spell, asked, repeated, spell)
+        return job
+
+    def _create_task(
+        self,
+        message: Request,
+        asked: Asked,
+        tool: Tool,
+        params: CallParams,
+        arguments: bytes | None,
+        read_at: float | None,
+    ) -> Job:
+        """Prepare the creation of a task, in place of the call, which has to be sound as well."""
+        from duet_rpc.mcp.task_methods import CREATE  # with the first task that there is
+
+        meta = add_key(asked, params)
+        call = self._prepare(tool.method, message.id, arguments, asked, meta=meta, read_at=read_at)
+        sent = None if call.context is None else call.context.first_sent
+        ledger = self.dispatcher.ledger
+        assert ledger is not None, "else there are no tasks"
+        given = {
+            "method": tool.method.name,
+            "key": call.key or f"task-{os.urandom(16).hex()}",
+            "arguments": Raw(arguments or NULL),
+            "age": 0.0 if sent is None else max(ledger.now() - sent, 0.0),
+        }
+        create = self.bound.task_methods.get(CREATE)
+        assert create is not None, "it is one of them"
+        job = self._prepare(create, message.id, encode_value(given), asked, meta=_NO_META)
+        job.shape = partial(spell_created, tool, asked.revision, call.key)
         return job
 
     def _read_resource(self, message: Request, asked: Asked, read_at: float | None) -> Job:
@@ -333,9 +371,9 @@ def _read_level(sent: RequestMeta) -> str | None:
     level = read_short(sent.level)
     if level is UNSET or level is None:
         return None
-    if level not in MCP.levels:
+    if not isinstance(level, str) or level not in MCP.levels:
         raise malformed(f"there is no level {_shorten(str(level))}")
-    return str(level)
+    return level
 
 
 def _is_id(id: bytes) -> bool:

@@ -46,7 +46,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     has_task: bool
     """Whether it may go on as a task."""
 
-    def describe(self, revision: Revision) -> dict[str, Any]:
+    def describe(self, revision: Revision, *, offers_tasks: bool) -> dict[str, Any]:
         """Say what `tools/list` says of it."""
         said: dict[str, Any] = {"name": self.name}
         title = self.options.title
@@ -59,6 +59,9 @@ class Tool(Struct, frozen=True, kw_only=True):
             said["annotations"] = self.annotate() | ({} if title is None else {"title": title})
         if revision.has_icons and self.options.icons:
             said["icons"] = list(self.options.icons)
+        form = revision.tasks
+        if offers_tasks and self.has_task and form is not None and not form.extension:
+            said["execution"] = {"taskSupport": self.options.task}
         if revision.has_structure and self.options.meta is not None:
             said["_meta"] = self.options.meta
         return said
@@ -208,12 +211,14 @@ class ListedTools:
 
     def __init__(self, tools: dict[str, Tool]) -> None:
         self._tools = tools
-        self._encoded: dict[str, list[Raw]] = {}
+        self._encoded: dict[tuple[str, bool], list[Raw]] = {}
 
-    def describe(self, revision: Revision) -> list[Raw]:
+    def describe(self, revision: Revision, *, offers_tasks: bool) -> list[Raw]:
         """List the tools as this revision describes them."""
-        if revision.name not in self._encoded:
-            self._encoded[revision.name] = [
-                Raw(encode(tool.describe(revision))) for tool in self._tools.values()
+        form = revision.name, offers_tasks
+        if form not in self._encoded:
+            self._encoded[form] = [
+                Raw(encode(tool.describe(revision, offers_tasks=offers_tasks)))
+                for tool in self._tools.values()
             ]
-        return self._encoded[revision.name]
+        return self._encoded[form]

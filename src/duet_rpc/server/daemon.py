@@ -38,6 +38,7 @@ from duet_rpc.server.shutdown import (
     Drain,
     Life,
     drain_on_loop,
+    end_face,
     refuse_for_loop,
     shutdown_methods,
 )
@@ -325,5 +326,6 @@ class _StdioOnLoop:
     async def end(self, until: float) -> bool:
         """Answer what was read, linger if we are asked for the end, close."""
         finished = await drain_on_loop(self._host, until, lambda: self._life.lingers)
+        finished &= await end_face(self._host.dispatcher, until)
         self._workers.close()
         return finished

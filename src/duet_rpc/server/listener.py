@@ -28,7 +28,7 @@ from duet_rpc.hosts.workers import Workers
 from duet_rpc.server.endpoints import SocketEndpoint
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server, assemble_dispatcher
-from duet_rpc.server.shutdown import drain_on_loop, refuse_for_loop, shutdown_methods
+from duet_rpc.server.shutdown import drain_on_loop, end_face, refuse_for_loop, shutdown_methods
 from duet_rpc.transports.address import TcpTarget, UnixTarget
 from duet_rpc.transports.channel import Channel
 from duet_rpc.transports.sockets import file_of, is_loopback, peer_uid, remove_unix
@@ -146,6 +146,7 @@ class Listener:
             parting.close()
         hosts = list(self.hosts.values())
         finished = await asyncio.gather(*(drain_on_loop(host, until) for host in hosts))
+        finished.append(await end_face(self._dispatcher, until))
         self._workers.close()
         if self._watch is not None:
             self._watch.close()

@@ -20,6 +20,7 @@ from duet_rpc.server.logs import Logs
 from duet_rpc.tracebacks import OwnFault
 
 if TYPE_CHECKING:
+    from duet_rpc.engine.dispatch import Dispatcher
     from duet_rpc.hosts.loop import LoopHost
     from duet_rpc.hosts.threads import ThreadHost
     from duet_rpc.server.server import Server
@@ -242,6 +243,11 @@ async def drain_on_loop(
     finished = host.connection.idle
     host.close()
     return finished
+
+
+async def end_face(dispatcher: "Dispatcher", until: float) -> bool:
+    """Let what a face does without a request end in time; return whether it has."""
+    return dispatcher.face is None or await dispatcher.face.end(until)
 
 
 def refuse_for_loop(hosts: "Iterable[LoopHost]") -> None:

@@ -225,6 +225,8 @@ class MemoryServer:
         for host in self.hosts:
             host.close()
         try:
+            if self._dispatcher.face is not None:
+                await self._dispatcher.face.end(0.0)
             await self._lifespan.end(host.connection for host in self.hosts)
         finally:
             self.close()

@@ -9,7 +9,7 @@ fault is over.
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -62,6 +62,21 @@ class Counts(Struct, frozen=True):
     unknown: int = 0
     oldest_running: float | None = None
     oldest_unknown: float | None = None
+
+
+class Series(NamedTuple):
+    """The records of one principal whose method begins with a prefix, from a time on."""
+
+    principal: str
+    prefix: str
+    since: float = 0.0
+    """When the first of them was created, by the clock of the store."""
+
+    def holds(self, record: Record) -> bool:
+        """Tell whether a record is one of them."""
+        principal, method, _ = record.identity
+        is_named = principal == self.principal and method.startswith(self.prefix)
+        return is_named and record.created_at >= self.since
 
 
 class StoreTransaction(Protocol):
@@ -128,8 +143,10 @@ class Store(Protocol):
         Waits up to `patience` seconds for another transaction with the same command.
         """
 
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        """List records as they stand now, the oldest first."""
+    def records(
+        self, state: State | None = None, limit: int = 100, *, of: Series | None = None
+    ) -> list[Record]:
+        """List records as they stand now, the oldest first; all of them, or those of a series."""
 
     def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:
         """Give a command of unknown outcome the outcome that an operator found out."""
@@ -192,8 +209,8 @@ class RecordStore(Store):
         """Read, decide and write, with no one in between."""
         raise NotImplementedError
 
-    def _list(self) -> Iterable[Record]:
-        """Give all records as they stand now; where there is no query language."""
+    def _list(self, of: Series | None = None) -> Iterable[Record]:
+        """Give all records, or those of a series, as they stand now; without a query language."""
         raise NotImplementedError
 
     def commit(self, operations: Sequence[Operation]) -> list[Answer | Exception]:
@@ -215,8 +232,10 @@ class RecordStore(Store):
         name = type(self).__name__
         raise UsageError(f"{name} has no transactions for handlers; use SQLite or PostgreSQL")
 
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        found = [each for each in self._list() if state is None or each.state is state]
+    def records(
+        self, state: State | None = None, limit: int = 100, *, of: Series | None = None
+    ) -> list[Record]:
+        found = [each for each in self._list(of) if state is None or each.state is state]
         return sorted(found, key=lambda record: record.created_at)[:limit]
 
     def resolve(self, identity: Identity, outcome: bytes, ttl: float) -> bool:

@@ -24,7 +24,14 @@ from duet_rpc.ledger.states import (
     is_expired,
     show_record,
 )
-from duet_rpc.ledger.stores.base import UNKNOWN_TTL, Capabilities, Decide, Found, RecordStore
+from duet_rpc.ledger.stores.base import (
+    UNKNOWN_TTL,
+    Capabilities,
+    Decide,
+    Found,
+    RecordStore,
+    Series,
+)
 from duet_rpc.ledger.upkeep import Clocks
 
 _STARTED = time.time() - time.monotonic()
@@ -106,10 +113,14 @@ class MemoryStore(RecordStore):
             found = self._records.get(identity)
             return self._keep(identity, found, decide(found, self._clock(), self._since))
 
-    def _list(self) -> list[Record]:
+    def _list(self, of: Series | None = None) -> list[Record]:
         with self._lock:
             now = self._clock()
-            seen = [show_record(record, now) for record in self._records.values()]
+            seen = [
+                show_record(record, now)
+                for record in self._records.values()
+                if of is None or of.holds(record)
+            ]
         return [record for record in seen if record is not None]
 
     def _keep(self, identity: Identity, found: Record | None, decision: Decision) -> Answer:

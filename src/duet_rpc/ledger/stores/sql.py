@@ -8,7 +8,7 @@ from msgspec.structs import asdict, astuple
 from duet_rpc.errors import UsageError
 from duet_rpc.ledger.faults import StoreFault, make_unavailable
 from duet_rpc.ledger.states import Identity, Promise, Record, State, show_record
-from duet_rpc.ledger.stores.base import Counts, Found, RecordStore
+from duet_rpc.ledger.stores.base import Counts, Found, RecordStore, Series
 from duet_rpc.ledger.upkeep import Clocks, Drop, Leave, Shift, Upkeep, after_step, plan_step
 
 COLUMNS = (
@@ -56,6 +56,13 @@ class Statements:
             SELECT {columns} FROM duet_schema, duet_commands
             WHERE {alive} AND ({wanted} IS NULL OR {state} = {wanted})
             ORDER BY created_at LIMIT {value("limit")}"""
+        prefix = f"CAST({value('prefix')} AS text)"
+        self.series: str = self.records.replace(
+            "ORDER BY",
+            f"""AND principal = {value("principal")} AND created_at >= {value("since")}
+            AND substr(method, 1, length({prefix})) = {prefix} ORDER BY""",
+        )
+        """The same of a `Series`."""
         self.counts: str = f"""
             SELECT {state} AS seen, count(*), min(created_at) FROM duet_commands
             WHERE {alive} GROUP BY seen"""
@@ -89,9 +96,14 @@ class SqlStore(RecordStore):
         [(since, *_, now)] = self._fetch(self.sql.upkeep, {})
         return since, now
 
-    def records(self, state: State | None = None, limit: int = 100) -> list[Record]:
-        values = {"state": state.value if state else None, "limit": limit}
-        found = [load_row(row) for row in self._fetch(self.sql.records, values, is_long=True)]
+    def records(
+        self, state: State | None = None, limit: int = 100, *, of: Series | None = None
+    ) -> list[Record]:
+        values: dict[str, Any] = {"state": state.value if state else None, "limit": limit}
+        query = self.sql.records
+        if of is not None:
+            query, values = self.sql.series, values | of._asdict()
+        found = [load_row(row) for row in self._fetch(query, values, is_long=True)]
         seen = [show_record(record, now) for record, now, _ in found if record is not None]
         return [record for record in seen if record is not None]
 

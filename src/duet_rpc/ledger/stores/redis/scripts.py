@@ -153,6 +153,12 @@ def name_key(identity: Identity) -> str:
     return f"{PREFIX}{len(principal)}:{len(method)}:{principal}:{method}:{key}"
 
 
+def make_pattern(principal: str, prefix: str) -> str:
+    """Make the pattern of the keys of a principal's records whose method begins with a prefix."""
+    begins = "".join(f"\\{each}" if each in "*?[]^\\" else each for each in f"{principal}:{prefix}")
+    return f"{PREFIX}{len(principal)}:*:{begins}*"
+
+
 def pack(call: ScriptCall) -> bytes:
     """Write a call in the server's protocol."""
     digest, key, values = call

@@ -34,6 +34,7 @@ from duet_rpc.ledger.stores.base import (
     Decide,
     Found,
     RecordStore,
+    Series,
     compare_and_swap,
 )
 from duet_rpc.ledger.stores.redis.connections import RedisConnections, make_refusal
@@ -45,6 +46,7 @@ from duet_rpc.ledger.stores.redis.scripts import (
     SWAP,
     SWEEP,
     UPKEEP,
+    make_pattern,
     name_key,
     read_found,
     slack,
@@ -152,14 +154,15 @@ class RedisStore(RecordStore):
         since, now = self._connections.run_one((UPKEEP, STORE, (unseen,)))
         return float(since), float(now)
 
-    def _list(self) -> Iterator[Record]:
-        """See `RecordStore._list`. Reads every record there is, one by one."""
-        for key in self._connections.ask(_list_keys):
+    def _list(self, of: Series | None = None) -> Iterator[Record]:
+        """See `RecordStore._list`. Looks at every key there is, and reads records one by one."""
+        pattern = f"{PREFIX}*" if of is None else make_pattern(of.principal, of.prefix)
+        for key in self._connections.ask(partial(_list_keys, pattern)):
             found, now = read_found(*self._connections.run_one((LOAD, key.decode(), ())))
             seen = None if found is None else show_record(found, now)
-            if seen is not None:
+            if seen is not None and (of is None or of.holds(seen)):
                 yield seen
 
 
-def _list_keys(client: Any) -> list[bytes]:
-    return list(client.scan_iter(f"{PREFIX}*", count=1000))
+def _list_keys(pattern: str, client: Any) -> list[bytes]:
+    return list(client.scan_iter(pattern, count=1000))
