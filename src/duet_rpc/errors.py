@@ -311,6 +311,22 @@ class NotInitialized(RpcError):
     code, message = -32002, "Server not initialized"
 
 
+class PermissionDenied(RpcError):
+    """The caller lacks a scope that the method asks for. The handler has not run."""
+
+    code: int = -32009
+    message: str = "Permission denied"
+    word: ClassVar[str | None] = "permission-denied"
+
+
+class Unauthenticated(RpcError):
+    """The credentials are missing, unknown or over. Nothing has run."""
+
+    code: int = -32010
+    message: str = "Unauthenticated"
+    word: ClassVar[str | None] = "unauthenticated"
+
+
 class KeyReused(RpcError):
     """The idempotency key was used before, with other params."""
 

@@ -1,0 +1,263 @@
+"""Serves HTTP on a socket of our own: accepts, reads and writes; `HttpStream` says what it means.
+
+One sweep every half second looks at the deadlines of all connections. A timer for each request
+would cost more than most requests.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from duet_rpc.engine.connection import Connection
+from duet_rpc.errors import Overloaded
+from duet_rpc.http.messages import spell_head
+from duet_rpc.http.rules import HttpRules, refuse
+from duet_rpc.http.service import HttpService
+from duet_rpc.http.stream import HttpStream, StreamOptions
+from duet_rpc.server.listener import RETRY_AFTER_MS, SocketListener
+from duet_rpc.server.logs import Logs
+from duet_rpc.server.server import Server
+from duet_rpc.transports.address import TcpTarget
+from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.outbox import Outbox
+
+if TYPE_CHECKING:
+    from duet_rpc.http.endpoint import Http
+
+SWEEP = 0.5
+"""Seconds between two looks at the deadlines."""
+_numbers = count(1)
+
+
+class HttpListener(SocketListener):
+    """Serves the requests of HTTP clients on each socket that came."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        endpoint: "Http",
+        server: Server,
+        logs: Logs,
+        on_start: Callable[[str], object] = lambda address: None,
+        values: dict[Any, Any] | None = None,
+    ) -> None:
+        """Take over the socket of an endpoint; `values` are those of lifespans."""
+        super().__init__(listening, endpoint, server, logs, on_start)
+        self._service = HttpService(server, logs, values)
+        self._date = b""
+        host, port = listening.getsockname()[:2]
+        named = f"[{host}]" if ":" in host else host
+        self._shown = f"http://{named}:{port}{endpoint.path}"
+        self._options = StreamOptions(
+            rules=HttpRules(
+                endpoint.options,
+                max_body=server.policy.max_message_bytes,
+                bound_to=(named, endpoint.host),
+                pages=self._service.pages(),
+            ),
+            service=self._service,
+            max_head=server.policy.max_header_bytes,
+            read_timeout=server.policy.read_timeout,
+            idle_timeout=endpoint.idle_timeout,
+            read_date=lambda: self._date,
+        )
+        self._max_output = server.policy.max_output_bytes
+        self._open: set[HttpHost] = set()
+        self._past_events = 0
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    @property
+    def shown_address(self) -> str:
+        """The address as clients write it."""
+        return self._shown
+
+    @property
+    def connections(self) -> list[Connection]:
+        """There is none: each request is answered by itself."""
+        return []
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self._open)
+
+    def count_events(self) -> int:
+        """Count what clients did so far: each came, sent something, or left."""
+        return self._past_events + sum(1 + host.turns for host in self._open)
+
+    def begin(self) -> None:
+        """Start to accept."""
+        self._sweep()
+        super().begin()
+
+    def serve(self, connected: socket.socket) -> None:
+        """Serve a connection from now on."""
+        id = f"http-{next(_numbers)}"
+        opened = self.open_channel(id, connected)
+        if opened is not None:
+            origin, channel = opened
+            host = HttpHost(
+                channel, self._options, id, origin.address, self._max_output, self._left
+            )
+            self._open.add(host)
+            host.begin()
+
+    def spell_refusal(self) -> bytes:
+        """Say to a client that there are too many."""
+        wait = (b"retry-after", b"%d" % (RETRY_AFTER_MS // 1000))
+        answer = refuse(503, Overloaded(data={"retry_after_ms": RETRY_AFTER_MS}), wait)
+        return spell_head(answer, self._date, keeps_alive=False) + answer.body
+
+    def refuse_queued(self) -> None:
+        """Refuse what has not begun; any thread."""
+        self._loop.call_soon_threadsafe(self._service.host.exchanges.refuse_queued)
+
+    async def end(self, until: float) -> bool:
+        """Take no more requests, answer what was taken, close every connection."""
+        if self._is_copy:
+            return True
+        self._service.is_draining = True
+        self.stop_accepting()
+        for host in list(self._open):
+            host.drain()
+        finished = await self._service.end(max(until - time.monotonic(), 0.0))
+        for host in list(self._open):
+            host.finish()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        return finished
+
+    def _left(self, host: "HttpHost") -> None:
+        self._open.discard(host)
+        self._past_events += 2 + host.turns
+
+    def _sweep(self) -> None:
+        self._date = b"date: %b\r\n" % formatdate(usegmt=True).encode()
+        now = self._loop.time()
+        for host in list(self._open):
+            host.check(now)
+        self._sweeping = self._loop.call_later(SWEEP, self._sweep)
+
+    def _make_address(self, connected: socket.socket) -> str:
+        return str(TcpTarget(*connected.getpeername()[:2]))
+
+
+class HttpHost:
+    """Reads and writes one connection of an HTTP client on the running event loop."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        options: StreamOptions,
+        id: str,
+        address: str | None,
+        max_output: int,
+        on_end: Callable[["HttpHost"], None],
+    ) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._options = options
+        self._on_end = on_end
+        self._outbox = Outbox(channel.send, max_output)
+        self._stream = HttpStream(
+            options,
+            connection_id=id,
+            address=address,
+            write=self._write,
+            now=self._loop.time(),
+            on_answered=self._answered,
+        )
+        self._reading = self._writing = self._closed = False
+        self._unsent = 0
+        self._stuck_since = 0.0
+        self.turns: int = 0
+
+    def begin(self) -> None:
+        """Start to read."""
+        self._arrange()
+
+    def drain(self) -> None:
+        """Take no more requests; what was taken is answered."""
+        self._stream.drain()
+        self._arrange()
+
+    def finish(self) -> None:
+        """Close; what the client has not taken by now it does not get."""
+        if not self._closed:
+            self._outbox.flush()
+            self._close()
+
+    def check(self, now: float) -> None:
+        """Look at the deadlines: a request is not complete, or a client does not read."""
+        if self._closed:
+            return
+        size = self._outbox.size
+        if size and size == self._unsent:
+            if now - self._stuck_since >= self._options.read_timeout:
+                self._close()
+                return
+        else:
+            self._unsent, self._stuck_since = size, now
+        if not self._stream.check(now):
+            self._close()
+        else:
+            self._arrange()
+
+    def _readable(self) -> None:
+        self.turns += 1
+        data = self._channel.receive()
+        if not data:
+            self._close()
+            return
+        stream = self._stream
+        stream.receive(data, self._loop.time())
+        if stream.closing or not stream.wants_data or self._outbox.size or self._outbox.lost:
+            self._arrange()
+
+    def _writable(self) -> None:
+        self._outbox.flush()
+        if not self._outbox.size:
+            self._writing = False
+            self._channel.watch_writing(self._loop, None)
+        self._arrange()
+
+    def _write(self, data: bytes) -> None:
+        if not self._closed:
+            self._outbox.put(data)
+
+    def _answered(self) -> None:
+        self._stream.go_on(self._loop.time())
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Read on, or not; send what waits; close when it is time."""
+        if self._closed:
+            return
+        outbox, stream = self._outbox, self._stream
+        if outbox.lost or (stream.closing and not outbox.size and not stream.is_busy):
+            self._close()
+            return
+        reading = stream.wants_data and not outbox.over
+        if reading != self._reading:
+            self._reading = reading
+            self._channel.watch_reading(self._loop, self._readable if reading else None)
+        if outbox.size and not self._writing:
+            self._writing = True
+            self._channel.watch_writing(self._loop, self._writable)
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._reading:
+            self._channel.watch_reading(self._loop, None)
+        if self._writing:
+            self._channel.watch_writing(self._loop, None)
+        self._stream.lose()
+        self._outbox.lose()
+        self._channel.close()
+        self._on_end(self)
