@@ -40,6 +40,11 @@ def make_service() -> Service:
     def echo(value: Any) -> Any:
         return value
 
+    @service.query
+    def nap(seconds: float) -> str:
+        time.sleep(seconds)
+        return "rested"
+
     @service.query(errors=[Empty])
     def fail() -> None:
         raise Empty(data={"shelf": 3})

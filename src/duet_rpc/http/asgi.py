@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from duet_rpc.errors import UsageError
 from duet_rpc.http.messages import HttpAnswer, HttpRequest, say
 from duet_rpc.http.options import HttpOptions
-from duet_rpc.http.rules import Accepted, HttpRules
+from duet_rpc.http.rules import Accepted, HttpRules, refuse_oversize
 from duet_rpc.http.service import HttpService, next_connection_id
+from duet_rpc.http.statuses import spell_answer
 from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 
@@ -25,10 +26,53 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _DRAIN = 2.0
+_SWEEP = 0.5
+"""Seconds between two looks at the deadlines."""
+_MAX_KNOWN = 256
 
 
 class _Gone(Exception):
     """The client has gone before its body was complete."""
+
+
+class Deadlines:
+    """Until when each body has to be there: one timer looks at all of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._tasks: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> "asyncio.Task[Any]":
+        """The task that runs now begins to read."""
+        task = asyncio.current_task()
+        assert task is not None, "an application is called in a task"
+        loop = asyncio.get_running_loop()
+        self._tasks[task] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(_SWEEP, self._sweep, loop)
+        return task
+
+    def end(self, task: "asyncio.Task[Any]") -> None:
+        """It has read all, or reads no more."""
+        self._tasks.pop(task, None)
+
+    def is_late(self, task: "asyncio.Task[Any]") -> bool:
+        """Tell, once, whether it was cancelled because its time is over."""
+        if task not in self._late:
+            return False
+        self._late.discard(task)
+        task.uncancel()
+        return True
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for task in [task for task, until in self._tasks.items() if until <= now]:
+            del self._tasks[task]
+            self._late.add(task)
+            task.cancel()
+        self._timer = loop.call_later(_SWEEP, self._sweep, loop) if self._tasks else None
 
 
 class AsgiApp:
@@ -46,6 +90,9 @@ class AsgiApp:
             raise UsageError(f"{error}; AsgiApp takes the fields of HttpOptions") from None
         self._service: HttpService | None = None
         self._rules: dict[str, HttpRules] = {}
+        self._known: dict[Any, Accepted] = {}
+        """What was accepted, by all that it was judged by: most clients repeat themselves."""
+        self._reading = Deadlines(self._server.policy.read_timeout)
         self._opening = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,41 +143,49 @@ class AsgiApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service or await self._open()
-        request = _read_scope(scope)
-        found = self._find_rules(scope, service).judge(request, next_connection_id())
-        if isinstance(found, Accepted):
-            answer = await self._take(service, found, receive)
-        else:
-            answer = found
+        found = self._judge(scope)
+        answer = await self._take(service, found, receive) if type(found) is Accepted else found
         if answer is not None:
-            await _send(answer, send, has_body=request.method != "HEAD")
+            assert isinstance(answer, HttpAnswer), "what is accepted is answered"
+            await _send(answer, send, has_body=scope["method"] != "HEAD")
+
+    def _judge(self, scope: Scope) -> HttpAnswer | Accepted:
+        where = scope["method"], scope["path"], scope.get("server"), scope.get("client")
+        seen = (*where, *scope["headers"])
+        known = self._known.get(seen)
+        if known is not None and not known.has_expired:
+            return known
+        found = self._find_rules(scope).judge(_read_scope(scope), next_connection_id())
+        if isinstance(found, Accepted):
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[seen] = found
+        return found
 
     async def _take(
         self, service: HttpService, accepted: Accepted, receive: Receive
     ) -> HttpAnswer | None:
-        timeout = self._server.policy.read_timeout
+        policy, reading = self._server.policy, self._reading
+        task = reading.begin()
         try:
-            async with asyncio.timeout(timeout):
-                body = await _read_body(receive, self._server.policy.max_message_bytes)
-        except TimeoutError:
-            return say(408, f"the body was not complete within {timeout:g} s", closes=True)
+            body = await _read_body(receive, policy.max_message_bytes)
+        except asyncio.CancelledError:
+            if not reading.is_late(task):
+                raise
+            late = f"the body was not complete within {policy.read_timeout:g} s"
+            return say(408, late, closes=True)
         except _Gone:
             return None
+        finally:
+            reading.end(task)
         if body is None:
-            return self._oversize
-        at_once = service.answer_at_once(accepted, body)
-        if at_once is not None:
-            from duet_rpc.http.statuses import spell_answer
-
-            return spell_answer(at_once, accepted.headers)
+            return refuse_oversize(policy.max_message_bytes)
+        answer = service.answer_at_once(accepted, body)
+        if answer is not None:
+            return spell_answer(answer, accepted.headers)
         return await _answer_or_leave(service, accepted, body, receive)
 
-    @property
-    def _oversize(self) -> HttpAnswer:
-        rules = next(iter(self._rules.values()))
-        return rules.refuse_oversize()
-
-    def _find_rules(self, scope: Scope, service: HttpService) -> HttpRules:
+    def _find_rules(self, scope: Scope) -> HttpRules:
         """Find the rules for the address that a request has come to."""
         bound = (scope.get("server") or ("",))[0]
         rules = self._rules.get(bound)

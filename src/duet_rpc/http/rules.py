@@ -91,7 +91,7 @@ class HttpRules:
             refusal
             or _check_media_type(request)
             or bad_length
-            or (self.refuse_oversize() if length is not None and length > self.max_body else None)
+            or (refuse_oversize(self.max_body) if (length or 0) > self.max_body else None)
         )
         key, bad_key = _read_key(request)
         refusal = refusal or bad_key
@@ -110,10 +110,6 @@ class HttpRules:
         )
         expects = (request.get(b"expect") or b"").lower() == b"100-continue"
         return Accepted(origin, length, headers, principal, expects, key)
-
-    def refuse_oversize(self) -> HttpAnswer:
-        """Refuse a body that is too large; it is not read, so the connection ends."""
-        return refuse(413, oversize(self.max_body).error, closes=True)
 
     # In order.
 
@@ -165,6 +161,11 @@ class HttpRules:
         if principal is None or principal.has_expired:
             return None, refuse_unauthenticated()
         return principal, None
+
+
+def refuse_oversize(limit: int) -> HttpAnswer:
+    """Refuse a body that is too large; it is not read, so the connection ends."""
+    return refuse(413, oversize(limit).error, closes=True)
 
 
 def refuse_unauthenticated() -> HttpAnswer:

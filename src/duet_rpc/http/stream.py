@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from duet_rpc.http.head import BadRequest, ChunkedBody, read_head
 from duet_rpc.http.messages import HttpAnswer, say, spell_head
-from duet_rpc.http.rules import Accepted, HttpRules
+from duet_rpc.http.rules import Accepted, HttpRules, refuse_oversize
 from duet_rpc.http.service import HttpService
 from duet_rpc.http.statuses import is_error, spell_answer
 
@@ -205,7 +205,7 @@ class HttpStream:
             return position, len(data) - position + 1
         chunks, self._chunks, self._head = self._chunks, None, None
         if chunks.is_oversize:
-            self._refuse(self._options.rules.refuse_oversize())
+            self._refuse(refuse_oversize(self._options.rules.max_body))
         else:
             self._begin(head, chunks.body)
         return position, 0
