@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from duet_rpc.http.asgi import AsgiApp as AsgiApp
     from duet_rpc.http.credentials import BearerTokens as BearerTokens
-    from duet_rpc.http.credentials import Principal as Principal
     from duet_rpc.http.endpoint import Http as Http
+    from duet_rpc.http.principal import Principal as Principal
 
 _PLACES = {
     "AsgiApp": "duet_rpc.http.asgi",
     "BearerTokens": "duet_rpc.http.credentials",
     "Http": "duet_rpc.http.endpoint",
-    "Principal": "duet_rpc.http.credentials",
+    "Principal": "duet_rpc.http.principal",
 }
 
 __all__ = ["AsgiApp", "BearerTokens", "Http", "Principal"]

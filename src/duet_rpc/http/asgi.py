@@ -8,6 +8,7 @@ the service needs is opened with the first request. `aclose` gives it back, as t
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
@@ -153,9 +154,10 @@ class AsgiApp:
         where = scope["method"], scope["path"], scope.get("server"), scope.get("client")
         seen = (*where, *scope["headers"])
         known = self._known.get(seen)
-        if known is not None and not known.has_expired:
+        now = time.time()
+        if known is not None and now < known.expires:
             return known
-        found = self._find_rules(scope).judge(_read_scope(scope), next_connection_id())
+        found = self._find_rules(scope).judge(_read_scope(scope), next_connection_id(), now)
         if isinstance(found, Accepted):
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()

@@ -6,40 +6,10 @@ function of the token that returns a `Principal`, or None, does as well: each re
 
 import hashlib
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
-
-from msgspec import Struct
+from collections.abc import Iterable, Mapping
 
 from duet_rpc.errors import UsageError
-from duet_rpc.options import check, is_text
-
-MAX_NAME = 255
-
-
-class Principal(Struct, frozen=True):
-    """Who calls: the name is part of the identity of each command, and stands in the ledger."""
-
-    name: str
-    scopes: frozenset[str] = frozenset()
-    """What it may do; see `scopes=` of a method."""
-    expires: float | None = None
-    """In seconds since 1970; None does not end."""
-
-    def __post_init__(self) -> None:
-        name = self.name
-        sound = is_text(name) and 1 <= len(name) <= MAX_NAME and name.isprintable()
-        check("name", name, sound, f"1 to {MAX_NAME} printable characters")
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether its time is over."""
-        return self.expires is not None and self.expires <= time.time()
-
-
-Authenticate: TypeAlias = Callable[[str], "Principal | None"]
-"""Says whose a bearer token is; None for a token that is none."""
+from duet_rpc.http.principal import Principal
 
 
 class BearerTokens:

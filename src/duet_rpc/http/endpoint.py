@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from duet_rpc.http.credentials import Authenticate
+    from duet_rpc.http.principal import Authenticate
     from duet_rpc.server.listener import SocketListener
     from duet_rpc.server.logs import Logs
     from duet_rpc.server.server import Server

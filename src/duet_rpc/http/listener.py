@@ -17,7 +17,7 @@ from duet_rpc.errors import Overloaded
 from duet_rpc.http.messages import spell_head
 from duet_rpc.http.rules import HttpRules, refuse
 from duet_rpc.http.service import HttpService
-from duet_rpc.http.stream import HttpStream, StreamOptions
+from duet_rpc.http.stream import HttpSettings, HttpStream
 from duet_rpc.server.listener import RETRY_AFTER_MS, SocketListener
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server
@@ -52,7 +52,7 @@ class HttpListener(SocketListener):
         host, port = listening.getsockname()[:2]
         named = f"[{host}]" if ":" in host else host
         self._shown = f"http://{named}:{port}{endpoint.path}"
-        self._options = StreamOptions(
+        self._options = HttpSettings(
             rules=HttpRules(
                 endpoint.options,
                 max_body=server.policy.max_message_bytes,
@@ -64,6 +64,7 @@ class HttpListener(SocketListener):
             read_timeout=server.policy.read_timeout,
             idle_timeout=endpoint.idle_timeout,
             read_date=lambda: self._date,
+            read_time=time.time,
         )
         self._max_output = server.policy.max_output_bytes
         self._open: set[HttpHost] = set()
@@ -152,7 +153,7 @@ class HttpHost:
     def __init__(
         self,
         channel: Channel,
-        options: StreamOptions,
+        options: HttpSettings,
         id: str,
         address: str | None,
         max_output: int,

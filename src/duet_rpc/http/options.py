@@ -8,7 +8,7 @@ from msgspec import Struct
 from duet_rpc.options import check, is_text
 
 if TYPE_CHECKING:
-    from duet_rpc.http.credentials import Authenticate
+    from duet_rpc.http.principal import Authenticate
 
 IDLE = 75.0
 """Seconds that a connection may stay open without a request. Proxies keep theirs for 60: who closes

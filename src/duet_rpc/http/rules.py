@@ -8,14 +8,15 @@ to go (Host), from which page it comes (Origin), the path, the method, who calls
 """
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from msgspec import Struct
 
 from duet_rpc.context import Origin
 from duet_rpc.errors import InvalidRequest, RpcError, Unauthenticated
-from duet_rpc.http.credentials import Principal
 from duet_rpc.http.messages import JSON, Headers, HttpAnswer, HttpRequest, say
 from duet_rpc.http.options import HttpOptions
+from duet_rpc.http.principal import Principal
 from duet_rpc.wire.framing.frames import oversize
 from duet_rpc.wire.messages import NULL, encode_error
 
@@ -37,16 +38,12 @@ class Accepted(Struct):
     """Of the body, in bytes; None if it comes in chunks."""
     headers: Headers
     """What the answer has beside its own headers."""
-    principal: Principal | None = None
+    expires: float = inf
+    """Until when whoever calls may call, in seconds since 1970."""
     expects_continue: bool = False
     """The client waits for a word before it sends the body."""
     key: str | None = None
     """The idempotency key of the one command in the body."""
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether who calls may not call any more."""
-        return self.principal is not None and self.principal.has_expired
 
 
 class HttpRules:
@@ -67,8 +64,8 @@ class HttpRules:
         self._hosts = {name.lower() for name in (*LOOPBACK, *bound_to, *options.allowed_hosts)}
         self._origins = {origin.lower() for origin in options.allowed_origins}
 
-    def judge(self, request: HttpRequest, connection_id: str) -> HttpAnswer | Accepted:
-        """Decide what becomes of a request, before its body is read."""
+    def judge(self, request: HttpRequest, connection_id: str, now: float) -> HttpAnswer | Accepted:
+        """Decide what becomes of a request before its body is read; `now` counts from 1970."""
         refusal = self._check_host(request) or self._check_origin(request)
         if refusal is not None:
             return refusal
@@ -81,11 +78,11 @@ class HttpRules:
             return HttpAnswer(204, headers=(_ALLOW, *self._allow_origin(request, preflight=True)))
         if request.method != "POST":
             return say(405, "send JSON-RPC by POST", _ALLOW, closes=_has_body(request))
-        return self._take(request, connection_id)
+        return self._take(request, connection_id, now)
 
-    def _take(self, request: HttpRequest, connection_id: str) -> HttpAnswer | Accepted:
+    def _take(self, request: HttpRequest, connection_id: str, now: float) -> HttpAnswer | Accepted:
         headers = self._allow_origin(request)
-        principal, refusal = self._authenticate(request)
+        principal, refusal = self._authenticate(request, now)
         length, bad_length = _read_length(request)
         refusal = (
             refusal
@@ -108,8 +105,9 @@ class HttpRules:
             headers=_show_headers(request.headers),
             can_be_called=False,
         )
+        expires = inf if principal is None or principal.expires is None else principal.expires
         expects = (request.get(b"expect") or b"").lower() == b"100-continue"
-        return Accepted(origin, length, headers, principal, expects, key)
+        return Accepted(origin, length, headers, expires, expects, key)
 
     # In order.
 
@@ -152,13 +150,15 @@ class HttpRules:
             (b"access-control-max-age", _PREFLIGHT_AGE),
         )
 
-    def _authenticate(self, request: HttpRequest) -> tuple[Principal | None, HttpAnswer | None]:
+    def _authenticate(
+        self, request: HttpRequest, now: float
+    ) -> tuple[Principal | None, HttpAnswer | None]:
         authenticate = self.options.authenticate
         if authenticate is None:
             return None, None
         token = _read_token(request)
         principal = None if token is None else authenticate(token)
-        if principal is None or principal.has_expired:
+        if principal is None or (principal.expires is not None and principal.expires <= now):
             return None, refuse_unauthenticated()
         return principal, None
 

@@ -6,6 +6,7 @@ when its lifespans start and end, is here.
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ class HttpService:
         self, accepted: Accepted, body: bytes, deliver: Callable[[HttpAnswer], object]
     ) -> Callable[[], object]:
         """Begin to answer a body; return what cancels it. The answer is delivered once."""
-        refusal = refuse_unauthenticated() if accepted.has_expired else None
+        refusal = refuse_unauthenticated() if accepted.expires <= time.time() else None
         if refusal is None and accepted.key is not None:
             body, refusal = _add_key(body, accepted.key)
         if refusal is not None:

@@ -31,7 +31,7 @@ class _Failed(Struct):
     data: Raw | UnsetType = UNSET
 
 
-class _Answer(Struct):
+class _Status(Struct):
     id: Raw
     error: _Failed | UnsetType = UNSET
 
@@ -40,7 +40,7 @@ class _Wait(Struct):
     retry_after_ms: float = 0.0
 
 
-_decoder = msgspec.json.Decoder(_Answer)
+_decoder = msgspec.json.Decoder(_Status)
 _wait_decoder = msgspec.json.Decoder(_Wait)
 
 

@@ -9,14 +9,17 @@ A deadline is not moved by what drips in: it counts from the first byte of a req
 
 from collections.abc import Callable
 from math import inf
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from duet_rpc.http.head import BadRequest, ChunkedBody, read_head
 from duet_rpc.http.messages import HttpAnswer, say, spell_head
 from duet_rpc.http.rules import Accepted, HttpRules, refuse_oversize
-from duet_rpc.http.service import HttpService
 from duet_rpc.http.statuses import is_error, spell_answer
+
+if TYPE_CHECKING:
+    from duet_rpc.http.service import HttpService
 
 _MAX_KNOWN = 16
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -25,16 +28,18 @@ MAX_PIPELINED = 64 * 1024
 """Bytes that are read ahead while a request is answered."""
 
 
-class StreamOptions(Struct, frozen=True):
+class HttpSettings(Struct, frozen=True):
     """What holds for each connection of a listener."""
 
     rules: HttpRules
-    service: HttpService
+    service: "HttpService"
     max_head: int
     read_timeout: float
     idle_timeout: float
     read_date: Callable[[], bytes]
     """Gives the line of the header Date."""
+    read_time: Callable[[], float]
+    """Gives the seconds since 1970."""
 
 
 class _Head(Struct):
@@ -46,11 +51,15 @@ class _Head(Struct):
 
 
 class HttpStream:
-    """The requests of one connection."""
+    """The requests of one connection.
+
+    It has more than fifteen fields because what is not complete yet may be a head, a body, or a
+    body in chunks, and each has its own.
+    """
 
     def __init__(
         self,
-        options: StreamOptions,
+        options: HttpSettings,
         *,
         connection_id: str,
         address: str | None,
@@ -214,7 +223,8 @@ class HttpStream:
         """Read a head and judge it; None if it was refused, or answered at once."""
         read = read_head(raw.removeprefix(b"\r\n"), self._address)
         request, keeps_alive = read.request, read.keeps_alive
-        found = self._options.rules.judge(request, self._connection_id)
+        options = self._options
+        found = options.rules.judge(request, self._connection_id, options.read_time())
         is_head, is_old = request.method == "HEAD", request.version == "1.0"
         if isinstance(found, HttpAnswer):
             # A body that may follow is not read.
@@ -237,7 +247,7 @@ class HttpStream:
         self._was_used = True
         self.requests += 1
         accepted, service = head.accepted, self._options.service
-        if not accepted.has_expired:
+        if accepted.expires == inf or self._options.read_time() < accepted.expires:
             answer = service.answer_at_once(accepted, body)
             if answer is not None:
                 if head.keeps_alive and not (accepted.headers or head.is_old or is_error(answer)):
