@@ -5,6 +5,7 @@
     │  ├─ ParseError  InvalidRequest  MethodNotFound  InvalidParams  InternalError
     │  ├─ KeyReused  InProgress  OutcomeUnknown  StoreUnavailable  ResultUnserializable
     │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled  NotInitialized  Lagged
+    │  ├─ Unauthenticated  PermissionDenied
     │  └─ your own subclasses, with codes outside -32768..-32000
     ├─ TransportError          unknown: a query may be sent again, a command only with its key
     │  └─ ConnectFailed  ConnectionLost  InvalidAnswer  CallTimeout (also a TimeoutError)
