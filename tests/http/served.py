@@ -3,11 +3,12 @@
 Clients here are sockets: what is tested is bytes.
 """
 
+import asyncio
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -57,6 +58,20 @@ def make_service() -> Service:
     @service.query
     def headers(ctx: Context) -> dict[str, str]:
         return dict(ctx.origin.headers)
+
+    @service.query
+    async def ask_back(ctx: Context) -> str:
+        return f"hello {await ctx.call('your.name', returns=str)}"
+
+    @service.query
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    @service.subscription
+    async def ticks() -> AsyncIterator[int]:
+        for number in range(1000):
+            yield number
+            await asyncio.sleep(0.001)
 
     @service.command
     def buy(thing: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from duet_rpc.errors import UsageError
 from duet_rpc.http.messages import HttpAnswer, HttpRequest, say
 from duet_rpc.http.options import HttpOptions
-from duet_rpc.http.rules import Accepted, HttpRules, refuse_oversize
+from duet_rpc.http.rules import Accepted, HttpRules, Upgrade, refuse_oversize
 from duet_rpc.http.service import HttpService, next_connection_id
 from duet_rpc.http.statuses import spell_answer
 from duet_rpc.server.server import Server
@@ -104,8 +104,7 @@ class AsgiApp:
         elif kind == "http":
             await self._answer(scope, receive, send)
         elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "no WebSocket here"})
+            await self._talk(scope, receive, send)
 
     async def aclose(self) -> None:
         """End: refuse what has not begun, wait for what runs, end the lifespans."""
@@ -150,6 +149,19 @@ class AsgiApp:
             assert isinstance(answer, HttpAnswer), "what is accepted is answered"
             await _send(answer, send, has_body=scope["method"] != "HEAD")
 
+    async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket."""
+        from duet_rpc.http.asgi_websocket import refuse_websocket, serve_websocket
+
+        service = self._service or await self._open()
+        request = _read_scope({**scope, "method": "GET"})
+        rules = self._find_rules(scope)
+        found = rules.judge_websocket(request, next_connection_id(), time.time())
+        if isinstance(found, HttpAnswer):
+            await refuse_websocket(found, scope, receive, send)
+        else:
+            await serve_websocket(service, found.origin, scope, receive, send)
+
     def _judge(self, scope: Scope) -> HttpAnswer | Accepted:
         where = scope["method"], scope["path"], scope.get("server"), scope.get("client")
         seen = (*where, *scope["headers"])
@@ -162,7 +174,8 @@ class AsgiApp:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known[seen] = found
-        return found
+        # A server that speaks WebSocket does not hand it in as a request.
+        return say(405, "no WebSocket is spoken here") if isinstance(found, Upgrade) else found
 
     async def _take(
         self, service: HttpService, accepted: Accepted, receive: Receive

@@ -12,8 +12,10 @@ from email.utils import formatdate
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from duet_rpc.context import Origin
 from duet_rpc.engine.connection import Connection
 from duet_rpc.errors import Overloaded
+from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.http.messages import spell_head
 from duet_rpc.http.rules import HttpRules, refuse
 from duet_rpc.http.service import HttpService
@@ -21,12 +23,13 @@ from duet_rpc.http.stream import HttpSettings, HttpStream
 from duet_rpc.server.listener import RETRY_AFTER_MS, SocketListener
 from duet_rpc.server.logs import Logs
 from duet_rpc.server.server import Server
-from duet_rpc.transports.address import TcpTarget
 from duet_rpc.transports.channel import Channel
+from duet_rpc.transports.messages import MessageChannel
 from duet_rpc.transports.outbox import Outbox
 
 if TYPE_CHECKING:
     from duet_rpc.http.endpoint import Http
+    from duet_rpc.http.websocket import WebSocketLink
 
 SWEEP = 0.5
 """Seconds between two looks at the deadlines."""
@@ -78,8 +81,8 @@ class HttpListener(SocketListener):
 
     @property
     def connections(self) -> list[Connection]:
-        """There is none: each request is answered by itself."""
-        return []
+        """The WebSockets; other requests are answered each by itself."""
+        return [host.connection for host in self._service.websockets.values()]
 
     @property
     def count(self) -> int:
@@ -102,7 +105,13 @@ class HttpListener(SocketListener):
         if opened is not None:
             origin, channel = opened
             host = HttpHost(
-                channel, self._options, id, origin.address, self._max_output, self._left
+                channel,
+                self._options,
+                id,
+                origin.address,
+                max_output=self._max_output,
+                open_websocket=self._service.open_websocket,
+                on_end=self._left,
             )
             self._open.add(host)
             host.begin()
@@ -143,9 +152,6 @@ class HttpListener(SocketListener):
             host.check(now)
         self._sweeping = self._loop.call_later(SWEEP, self._sweep)
 
-    def _make_address(self, connected: socket.socket) -> str:
-        return str(TcpTarget(*connected.getpeername()[:2]))
-
 
 class HttpHost:
     """Reads and writes one connection of an HTTP client on the running event loop."""
@@ -156,13 +162,17 @@ class HttpHost:
         options: HttpSettings,
         id: str,
         address: str | None,
+        *,
         max_output: int,
+        open_websocket: Callable[[MessageChannel, Origin], LoopHost],
         on_end: Callable[["HttpHost"], None],
     ) -> None:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._on_end = on_end
+        self._open_websocket = open_websocket
+        self._websocket: WebSocketLink | None = None
         self._outbox = Outbox(channel.send, max_output)
         self._stream = HttpStream(
             options,
@@ -183,8 +193,9 @@ class HttpHost:
 
     def drain(self) -> None:
         """Take no more requests; what was taken is answered."""
-        self._stream.drain()
-        self._arrange()
+        if self._websocket is None:
+            self._stream.drain()
+            self._arrange()
 
     def finish(self) -> None:
         """Close; what the client has not taken by now it does not get."""
@@ -203,7 +214,8 @@ class HttpHost:
                 return
         else:
             self._unsent, self._stuck_since = size, now
-        if not self._stream.check(now):
+        is_there = self._websocket or self._stream
+        if not is_there.check(now):
             self._close()
         else:
             self._arrange()
@@ -211,24 +223,60 @@ class HttpHost:
     def _readable(self) -> None:
         self.turns += 1
         data = self._channel.receive()
+        stream, websocket = self._stream, self._websocket
+        if websocket is not None:
+            self._receive_frames(websocket, data)
+            return
         if not data:
             self._close()
             return
-        stream = self._stream
         stream.receive(data, self._loop.time())
-        if stream.closing or not stream.wants_data or self._outbox.size or self._outbox.lost:
+        if stream.upgrade is not None:
+            self._become_websocket(*stream.upgrade)
+        elif stream.closing or not stream.wants_data or self._outbox.size or self._outbox.lost:
             self._arrange()
 
+    def _become_websocket(self, head: bytes, origin: Origin, rest: bytes) -> None:
+        """From now on there are frames, and messages in them, both ways."""
+        from duet_rpc.http.websocket import WebSocketLink  # with the first one
+
+        link = self._websocket = WebSocketLink(
+            head,
+            max_message_bytes=self._options.rules.max_body,
+            write=self._write,
+            is_behind=lambda: self._outbox.over,
+            now=self._loop.time(),
+        )
+        if link.is_open:
+            link.channel.on_read = self._arrange
+            self._open_websocket(link.channel, origin).begin()
+            if rest:
+                link.receive(rest, self._loop.time())
+        self._arrange()
+
+    def _receive_frames(self, websocket: "WebSocketLink", data: bytes) -> None:
+        if data:
+            websocket.receive(data, self._loop.time())
+        else:
+            websocket.receive_end()
+            self._close()
+        self._arrange()
+
     def _writable(self) -> None:
+        was_over = self._outbox.over
         self._outbox.flush()
         if not self._outbox.size:
             self._writing = False
             self._channel.watch_writing(self._loop, None)
+        if was_over and not self._outbox.over and self._websocket is not None:
+            self._websocket.resume_sending()
         self._arrange()
 
     def _write(self, data: bytes) -> None:
         if not self._closed:
             self._outbox.put(data)
+            if self._websocket is not None and self._outbox.size:
+                self._arrange()
 
     def _answered(self) -> None:
         self._stream.go_on(self._loop.time())
@@ -238,11 +286,15 @@ class HttpHost:
         """Read on, or not; send what waits; close when it is time."""
         if self._closed:
             return
-        outbox, stream = self._outbox, self._stream
-        if outbox.lost or (stream.closing and not outbox.size and not stream.is_busy):
+        outbox, stream, websocket = self._outbox, self._stream, self._websocket
+        if websocket is not None:
+            is_over, reading = websocket.is_over, websocket.wants_data
+        else:
+            is_over, reading = stream.closing and not stream.is_busy, stream.wants_data
+        if outbox.lost or (is_over and not outbox.size):
             self._close()
             return
-        reading = stream.wants_data and not outbox.over
+        reading = reading and not outbox.over
         if reading != self._reading:
             self._reading = reading
             self._channel.watch_reading(self._loop, self._readable if reading else None)
@@ -259,6 +311,8 @@ class HttpHost:
         if self._writing:
             self._channel.watch_writing(self._loop, None)
         self._stream.lose()
+        if self._websocket is not None:
+            self._websocket.receive_end()
         self._outbox.lose()
         self._channel.close()
         self._on_end(self)

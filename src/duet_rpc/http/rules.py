@@ -46,6 +46,12 @@ class Accepted(Struct):
     """The idempotency key of the one command in the body."""
 
 
+class Upgrade(Struct):
+    """A request that is to become a WebSocket."""
+
+    origin: Origin
+
+
 class HttpRules:
     """The rules of one place where a service is served over HTTP."""
 
@@ -64,18 +70,22 @@ class HttpRules:
         self._hosts = {name.lower() for name in (*LOOPBACK, *bound_to, *options.allowed_hosts)}
         self._origins = {origin.lower() for origin in options.allowed_origins}
 
-    def judge(self, request: HttpRequest, connection_id: str, now: float) -> HttpAnswer | Accepted:
+    def judge(
+        self, request: HttpRequest, connection_id: str, now: float
+    ) -> HttpAnswer | Accepted | Upgrade:
         """Decide what becomes of a request before its body is read; `now` counts from 1970."""
-        refusal = self._check_host(request) or self._check_origin(request)
+        refusal = self._check_caller(request)
         if refusal is not None:
             return refusal
         page = self._pages.get(request.path)
         if page is not None:
             return _show(page, request)
         if request.path != self.options.path:
-            return say(404, f"nothing is here; JSON-RPC is served at {self.options.path}")
+            return self._not_here()
         if request.method == "OPTIONS":
             return HttpAnswer(204, headers=(_ALLOW, *self._allow_origin(request, preflight=True)))
+        if request.method == "GET" and _asks_for_websocket(request):
+            return self._upgrade(request, connection_id, now)
         if request.method != "POST":
             return say(405, "send JSON-RPC by POST", _ALLOW, closes=_has_body(request))
         return self._take(request, connection_id, now)
@@ -96,20 +106,37 @@ class HttpRules:
             return HttpAnswer(
                 refusal.status, refusal.body, (*refusal.headers, *headers), refusal.closes
             )
-        origin = Origin(
-            connection_id=connection_id,
-            transport="http",
-            principal="local" if principal is None else principal.name,
-            scopes=frozenset() if principal is None else principal.scopes,
-            address=request.address,
-            headers=_show_headers(request.headers),
-            can_be_called=False,
-        )
+        origin = _make_origin(request, connection_id, principal)
         expires = inf if principal is None or principal.expires is None else principal.expires
         expects = (request.get(b"expect") or b"").lower() == b"100-continue"
         return Accepted(origin, length, headers, expires, expects, key)
 
+    def judge_websocket(
+        self, request: HttpRequest, connection_id: str, now: float
+    ) -> HttpAnswer | Upgrade:
+        """Decide whether a request may become a WebSocket, where the host knows that it asks."""
+        refusal = self._check_caller(request)
+        if refusal is not None:
+            return refusal
+        if request.path != self.options.path:
+            return self._not_here()
+        return self._upgrade(request, connection_id, now)
+
+    def _not_here(self) -> HttpAnswer:
+        return say(404, f"nothing is here; JSON-RPC is served at {self.options.path}")
+
+    def _upgrade(
+        self, request: HttpRequest, connection_id: str, now: float
+    ) -> HttpAnswer | Upgrade:
+        principal, refusal = self._authenticate(request, now)
+        if refusal is not None:
+            return refusal
+        return Upgrade(_make_origin(request, connection_id, principal, stays_open=True))
+
     # In order.
+
+    def _check_caller(self, request: HttpRequest) -> HttpAnswer | None:
+        return self._check_host(request) or self._check_origin(request)
 
     def _check_host(self, request: HttpRequest) -> HttpAnswer | None:
         named = request.get_all(b"host")
@@ -178,6 +205,28 @@ def refuse(
 ) -> HttpAnswer:
     """Refuse a request with an error of JSON-RPC, whose id no one has read."""
     return HttpAnswer(status, encode_error(NULL, error), (*JSON, *headers), closes)
+
+
+def _make_origin(
+    request: HttpRequest,
+    connection_id: str,
+    principal: Principal | None,
+    *,
+    stays_open: bool = False,
+) -> Origin:
+    return Origin(
+        connection_id=connection_id,
+        transport="websocket" if stays_open else "http",
+        principal="local" if principal is None else principal.name,
+        scopes=frozenset() if principal is None else principal.scopes,
+        address=request.address,
+        headers=_show_headers(request.headers),
+        can_be_called=stays_open,
+    )
+
+
+def _asks_for_websocket(request: HttpRequest) -> bool:
+    return any(value.lower() == b"websocket" for value in request.get_all(b"upgrade"))
 
 
 def _show(page: Callable[[], HttpAnswer], request: HttpRequest) -> HttpAnswer:

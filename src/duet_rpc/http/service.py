@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from duet_rpc.errors import InvalidRequest, UsageError
+from duet_rpc.context import Origin
+from duet_rpc.errors import InvalidRequest, ShuttingDown, UsageError
 from duet_rpc.hosts.exchange import ExchangeHost
+from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.http.messages import JSON, HttpAnswer
 from duet_rpc.http.rules import Accepted, refuse, refuse_unauthenticated
 from duet_rpc.http.statuses import spell_answer
 from duet_rpc.server.lifespan import Lifespan
 from duet_rpc.server.server import Server, assemble_dispatcher
+from duet_rpc.server.shutdown import drain_on_loop
+from duet_rpc.transports.messages import MessageChannel
 from duet_rpc.wire.params import add_metadata
 
 if TYPE_CHECKING:
@@ -56,8 +60,9 @@ class HttpService:
             values=self.lifespan.values if values is None else values,
             shares_thread=True,
             levels=logs,
-            part=_stay,
+            part=self._part,
         )
+        self.websockets: dict[str, LoopHost] = {}
         self.host: ExchangeHost = ExchangeHost(dispatcher, workers=self.workers)
         self._description: bytes | None = None
 
@@ -128,17 +133,35 @@ class HttpService:
             self._description = msgspec.json.encode(write_openrpc(describe(service)))
         return HttpAnswer(200, self._description, JSON)
 
+    def open_websocket(self, channel: MessageChannel, origin: Origin) -> LoopHost:
+        """Serve the messages of a WebSocket; its host has yet to begin."""
+        from duet_rpc.http.websocket import make_host  # with the first one
+
+        def left(host: LoopHost) -> None:
+            self.websockets.pop(origin.connection_id, None)
+
+        host = make_host(channel, self.host.dispatcher, origin, self.workers, left)
+        self.websockets[origin.connection_id] = host
+        return host
+
+    def _part(self, connection_id: str) -> None:
+        """A caller asks for the end of its connection; without a WebSocket it closes it itself."""
+        host = self.websockets.get(connection_id)
+        if host is not None:
+            host.connection.requests.close_down()
+            host.connection.requests.end_subscriptions(ShuttingDown())
+            host.input_ended = True
+
     async def end(self, seconds: float) -> bool:
         """Refuse what has not begun, wait for what runs; return whether all has ended in time."""
+        until = time.monotonic() + seconds
         self.host.exchanges.refuse_queued()
-        finished = await self.host.drained(seconds)
+        hosts = list(self.websockets.values())
+        drained = await asyncio.gather(*(drain_on_loop(host, until) for host in hosts))
+        finished = await self.host.drained(max(until - time.monotonic(), 0.0)) and all(drained)
         self.host.close()
         self.workers.close()
         return finished
-
-
-def _stay(connection_id: str) -> None:
-    """A caller asks for the end of its connection: over HTTP it closes it itself."""
 
 
 def _nothing() -> None:

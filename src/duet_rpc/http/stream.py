@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from duet_rpc.context import Origin
 from duet_rpc.http.head import BadRequest, ChunkedBody, read_head
 from duet_rpc.http.messages import HttpAnswer, say, spell_head
-from duet_rpc.http.rules import Accepted, HttpRules, refuse_oversize
+from duet_rpc.http.rules import Accepted, HttpRules, Upgrade, refuse_oversize
 from duet_rpc.http.statuses import is_error, spell_answer
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class HttpStream:
         """When the first byte came of a request that is not complete; infinite if there is none."""
         self._idle_since = now
         self._was_used = False
+        self.upgrade: tuple[bytes, Origin, bytes] | None = None
+        """The head that asks for a WebSocket, who asks, and what came behind it."""
         self.closing: bool = False
         """Nothing more is read, and the connection ends when everything is sent."""
         self.requests = 0
@@ -162,7 +165,10 @@ class HttpStream:
                 return
             if position < end and self._head is None:
                 self._began_at = now
-        if position < end and not self.closing:
+        if self.upgrade is not None:
+            head, origin, _ = self.upgrade
+            self.upgrade = head, origin, data[position:]
+        elif position < end and not self.closing:
             self._keep(data, position)
 
     def _keep(self, data: bytes, position: int, needed: int = 1) -> None:
@@ -226,6 +232,10 @@ class HttpStream:
         options = self._options
         found = options.rules.judge(request, self._connection_id, options.read_time())
         is_head, is_old = request.method == "HEAD", request.version == "1.0"
+        if isinstance(found, Upgrade):
+            self.upgrade = raw, found.origin, b""
+            self.closing = True
+            return None
         if isinstance(found, HttpAnswer):
             # A body that may follow is not read.
             if request.get(b"transfer-encoding") or request.get(b"content-length") not in (
