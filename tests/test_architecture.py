@@ -66,7 +66,7 @@ PURE = (
     "ledger.upkeep",
     "ledger.fingerprint",
     *("http.messages", "http.principal", "http.rules", "http.statuses", "http.head"),
-    "http.stream",
+    *("http.stream", "http.introduction"),
 )
 KEPT_OUT_OF_PURE = frozenset({"asyncio", "threading", "socket", "os", "time", "logging"})
 

@@ -177,3 +177,25 @@ async def test_who_reads_nothing_is_not_worked_for() -> None:
             assert other.read().value["result"] == 3
             answer = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
             assert answer["result"] == "x" * 50_000
+
+
+@pytest.mark.parametrize("host", list(HOSTS))
+async def test_a_page_says_by_its_first_message_who_calls(host: str) -> None:
+    tokens = BearerTokens({"alice": digest_token("secret")})
+    page: dict[str, Any] = {"origin": "https://app.example"}
+    with HOSTS[host](authenticate=tokens, allowed_origins=["https://app.example"]) as url:
+        address = url.replace("http:", "ws:")
+        async with open_socket(address, **page) as socket:
+            answer = await ask(socket, call("rpc.authenticate", {"token": "secret"}, id="a"))
+            assert answer == {"jsonrpc": "2.0", "id": "a", "result": {"principal": "token:alice"}}
+            assert (await ask(socket, call("shop.who")))["result"][0] == "token:alice"
+        wrongs: list[Any] = [
+            call("rpc.authenticate", {"token": "wrong"}),
+            call("shop.who"),
+            call("shop.buy", {"token": "secret", "thing": "tea"}),
+            [],
+        ]
+        for wrong in wrongs:
+            async with open_socket(address, **page) as socket:
+                assert (await ask(socket, wrong))["error"]["code"] == -32010
+                assert await end_of(socket) == 1008

@@ -160,7 +160,7 @@ class AsgiApp:
         if isinstance(found, HttpAnswer):
             await refuse_websocket(found, scope, receive, send)
         else:
-            await serve_websocket(service, found.origin, scope, receive, send)
+            await serve_websocket(service, found, scope, receive, send)
 
     def _judge(self, scope: Scope) -> HttpAnswer | Accepted:
         where = scope["method"], scope["path"], scope.get("server"), scope.get("client")

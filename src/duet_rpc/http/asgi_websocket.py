@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from duet_rpc.context import Origin
+from duet_rpc.http.introduction import PATIENCE, introduce
 from duet_rpc.http.messages import HttpAnswer
+from duet_rpc.http.rules import Upgrade
 from duet_rpc.http.service import HttpService
 from duet_rpc.http.websocket import GOING_AWAY, SUBPROTOCOLS, UNSUPPORTED, is_text
 from duet_rpc.transports.messages import MAX_UNREAD, MessageChannel
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from duet_rpc.http.asgi import Receive, Scope, Send
 
 _DENIAL = "websocket.http.response"
-_POLICY_VIOLATION = 1008
+POLICY_VIOLATION = 1008
 
 
 async def refuse_websocket(
@@ -24,7 +27,7 @@ async def refuse_websocket(
     """Refuse with a status where the server can send one, else with a code."""
     await receive()
     if _DENIAL not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
         return
     headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
     start = {"type": f"{_DENIAL}.start", "status": answer.status, "headers": headers}
@@ -33,13 +36,19 @@ async def refuse_websocket(
 
 
 async def serve_websocket(
-    service: HttpService, origin: Origin, scope: "Scope", receive: "Receive", send: "Send"
+    service: HttpService, upgrade: Upgrade, scope: "Scope", receive: "Receive", send: "Send"
 ) -> None:
     """Serve the messages of one WebSocket until either end closes it."""
+    origin: Origin | None = upgrade.origin
     await receive()
     offered = scope.get("subprotocols", ())
     chosen = next((each for each in offered if each in SUBPROTOCOLS), None)
     await send({"type": "websocket.accept", "subprotocol": chosen})
+    if upgrade.authenticate is not None:
+        origin = await _introduce(upgrade, receive, send)
+    if origin is None:
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        return
     socket = _AsgiSocket(service.host.dispatcher.policy.max_output_bytes, send)
     sending = asyncio.ensure_future(socket.send_all())
     host = service.open_websocket(socket.channel, origin)
@@ -53,6 +62,20 @@ async def serve_websocket(
         sending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sending
+
+
+async def _introduce(upgrade: Upgrade, receive: "Receive", send: "Send") -> Origin | None:
+    """Take the first message of a page: who calls."""
+    assert upgrade.authenticate is not None, "else it need not say"
+    try:
+        message = await asyncio.wait_for(receive(), PATIENCE)
+    except TimeoutError:
+        return None
+    text = (message.get("text") or "").encode("utf-8", "replace")
+    answer, origin = introduce(text, upgrade.origin, upgrade.authenticate, time.time())
+    if message["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": answer.decode()})
+    return origin
 
 
 class _AsgiSocket:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from duet_rpc.engine.connection import Connection
 from duet_rpc.errors import Overloaded
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.http.messages import spell_head
-from duet_rpc.http.rules import HttpRules, refuse
+from duet_rpc.http.rules import HttpRules, Upgrade, refuse
 from duet_rpc.http.service import HttpService
 from duet_rpc.http.stream import HttpSettings, HttpStream
 from duet_rpc.server.listener import RETRY_AFTER_MS, SocketListener
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from duet_rpc.http.endpoint import Http
     from duet_rpc.http.websocket import WebSocketLink
 
+POLICY_VIOLATION = 1008
+"""The code of a WebSocket whose client may not go on."""
 SWEEP = 0.5
 """Seconds between two looks at the deadlines."""
 _numbers = count(1)
@@ -236,7 +239,7 @@ class HttpHost:
         elif stream.closing or not stream.wants_data or self._outbox.size or self._outbox.lost:
             self._arrange()
 
-    def _become_websocket(self, head: bytes, origin: Origin, rest: bytes) -> None:
+    def _become_websocket(self, head: bytes, upgrade: Upgrade, rest: bytes) -> None:
         """From now on there are frames, and messages in them, both ways."""
         from duet_rpc.http.websocket import WebSocketLink  # with the first one
 
@@ -249,10 +252,26 @@ class HttpHost:
         )
         if link.is_open:
             link.channel.on_read = self._arrange
-            self._open_websocket(link.channel, origin).begin()
+            if upgrade.authenticate is None:
+                self._open_websocket(link.channel, upgrade.origin).begin()
+            else:
+                link.wait_for_introduction(partial(self._introduce, link, upgrade))
             if rest:
                 link.receive(rest, self._loop.time())
         self._arrange()
+
+    def _introduce(self, link: "WebSocketLink", upgrade: Upgrade, message: bytes) -> None:
+        """Take the first message of a page: who calls."""
+        from duet_rpc.http.introduction import introduce
+
+        assert upgrade.authenticate is not None, "else it need not say"
+        now = self._options.read_time()
+        answer, origin = introduce(message, upgrade.origin, upgrade.authenticate, now)
+        link.channel.send(answer)
+        if origin is None:
+            link.close(POLICY_VIOLATION, "unauthenticated")
+        else:
+            self._open_websocket(link.channel, origin).begin()
 
     def _receive_frames(self, websocket: "WebSocketLink", data: bytes) -> None:
         if data:

@@ -16,7 +16,7 @@ from duet_rpc.context import Origin
 from duet_rpc.errors import InvalidRequest, RpcError, Unauthenticated
 from duet_rpc.http.messages import JSON, Headers, HttpAnswer, HttpRequest, say
 from duet_rpc.http.options import HttpOptions
-from duet_rpc.http.principal import Principal
+from duet_rpc.http.principal import Authenticate, Principal
 from duet_rpc.wire.framing.frames import oversize
 from duet_rpc.wire.messages import NULL, encode_error
 
@@ -50,6 +50,8 @@ class Upgrade(Struct):
     """A request that is to become a WebSocket."""
 
     origin: Origin
+    authenticate: Authenticate | None = None
+    """Its first message has to say who calls; see `introduction`."""
 
 
 class HttpRules:
@@ -128,6 +130,11 @@ class HttpRules:
     def _upgrade(
         self, request: HttpRequest, connection_id: str, now: float
     ) -> HttpAnswer | Upgrade:
+        authenticate = self.options.authenticate
+        is_page = request.get(b"origin") is not None
+        if authenticate is not None and is_page and request.get(b"authorization") is None:
+            origin = _make_origin(request, connection_id, None, stays_open=True)
+            return Upgrade(origin, authenticate)
         principal, refusal = self._authenticate(request, now)
         if refusal is not None:
             return refusal

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from duet_rpc.context import Origin
 from duet_rpc.http.head import BadRequest, ChunkedBody, read_head
 from duet_rpc.http.messages import HttpAnswer, say, spell_head
 from duet_rpc.http.rules import Accepted, HttpRules, Upgrade, refuse_oversize
@@ -87,7 +86,7 @@ class HttpStream:
         """When the first byte came of a request that is not complete; infinite if there is none."""
         self._idle_since = now
         self._was_used = False
-        self.upgrade: tuple[bytes, Origin, bytes] | None = None
+        self.upgrade: tuple[bytes, Upgrade, bytes] | None = None
         """The head that asks for a WebSocket, who asks, and what came behind it."""
         self.closing: bool = False
         """Nothing more is read, and the connection ends when everything is sent."""
@@ -166,8 +165,8 @@ class HttpStream:
             if position < end and self._head is None:
                 self._began_at = now
         if self.upgrade is not None:
-            head, origin, _ = self.upgrade
-            self.upgrade = head, origin, data[position:]
+            head, upgrade, _ = self.upgrade
+            self.upgrade = head, upgrade, data[position:]
         elif position < end and not self.closing:
             self._keep(data, position)
 
@@ -233,7 +232,7 @@ class HttpStream:
         found = options.rules.judge(request, self._connection_id, options.read_time())
         is_head, is_old = request.method == "HEAD", request.version == "1.0"
         if isinstance(found, Upgrade):
-            self.upgrade = raw, found.origin, b""
+            self.upgrade = raw, found, b""
             self.closing = True
             return None
         if isinstance(found, HttpAnswer):

@@ -19,12 +19,13 @@ from duet_rpc.engine.connection import ConnectionOptions
 from duet_rpc.engine.dispatch import Dispatcher
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Workers
+from duet_rpc.http.introduction import PATIENCE
 from duet_rpc.transports.messages import MAX_UNREAD, MessageChannel
 from duet_rpc.wire.framing.whole import WholeFraming
 
 SUBPROTOCOLS = ("jsonrpc", "jsonrpc.2.0")
 """Taken if a client offers one of them; it need not."""
-GOING_AWAY, POLICY_VIOLATION = 1001, 1008
+GOING_AWAY = 1001
 UNSUPPORTED, INVALID_TEXT, TOO_BIG = 1003, 1007, 1009
 PING_AFTER = 20.0
 """Seconds without a word after which a client is asked whether it is there, and then again until it
@@ -76,7 +77,8 @@ class WebSocketLink:
         self.channel: MessageChannel = MessageChannel(self._transmit)
         self.channel.on_close = self._hang_up
         self._parts: list[bytes] = []
-        self._heard_at = now
+        self._introduce: Callable[[bytes], object] | None = None
+        self._opened_at = self._heard_at = now
         self._pinged_at: float | None = None
         self._protocol.receive_data(head)
         [request] = self._protocol.events_received()
@@ -98,6 +100,10 @@ class WebSocketLink:
     def wants_data(self) -> bool:
         """Whether to read on: our host takes what came."""
         return self.channel.unread < MAX_UNREAD
+
+    def wait_for_introduction(self, introduce: Callable[[bytes], object]) -> None:
+        """Give the first message to somebody else: it says who calls."""
+        self._introduce = introduce
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes of the client."""
@@ -123,6 +129,8 @@ class WebSocketLink:
         """Look whether the client is there; False if it is gone."""
         if not self.is_open:
             return now - self._heard_at < PING_AFTER
+        if self._introduce is not None:
+            return now - self._opened_at < PATIENCE
         if self._pinged_at is not None:
             return now - self._pinged_at < PING_AFTER
         if now - self._heard_at >= PING_AFTER:
@@ -146,9 +154,16 @@ class WebSocketLink:
                 message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
                 self._parts = []
                 if is_text(message):
-                    self.channel.deliver(message)
+                    self._hand_in(message)
                 else:
                     self._protocol.fail(INVALID_TEXT, "a text is UTF-8")
+
+    def _hand_in(self, message: bytes) -> None:
+        introduce, self._introduce = self._introduce, None
+        if introduce is None:
+            self.channel.deliver(message)
+        else:
+            introduce(message)
 
     def _transmit(self, message: bytes) -> bool:
         if self._is_behind():
