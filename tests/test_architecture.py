@@ -33,6 +33,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("transports", "ledger", "retry"),
     ("hosts",),  # what waits and runs for a connection
     ("server", "client"),
+    ("http",),
     ("blocking", "testing", "mcp", "lsp", "codegen"),
     ("cli",),
     ("__init__", "__main__"),  # the faces: nothing imports them
@@ -64,6 +65,8 @@ PURE = (
     "ledger.retry_age",
     "ledger.upkeep",
     "ledger.fingerprint",
+    *("http.messages", "http.principal", "http.rules", "http.statuses", "http.head"),
+    *("http.stream", "http.introduction"),
 )
 KEPT_OUT_OF_PURE = frozenset({"asyncio", "threading", "socket", "os", "time", "logging"})
 
@@ -210,7 +213,6 @@ LARGE = {
     "client.blocking.Client": "the methods of both faces, each with its overloads",
     "client.shared.SharedConnection": "all that needs the lock of a shared connection",
     "methods.parameters.Parameters": "what is prepared at registration, for one look-up each",
-    "server.listener.Listener": "one socket, its limits, and its connections by how far they are",
     "client.client": "a quarter are overloads",
     "client.shared": "all that needs the lock of a shared connection",
     "methods.parameters": "hints, decoders and adapters of one handler",

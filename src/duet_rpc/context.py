@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Transport: TypeAlias = Literal["stdio", "unix", "tcp", "memory"]
+Transport: TypeAlias = Literal["stdio", "unix", "tcp", "http", "websocket", "memory"]
 
 
 class Origin(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@
     │  ├─ ParseError  InvalidRequest  MethodNotFound  InvalidParams  InternalError
     │  ├─ KeyReused  InProgress  OutcomeUnknown  StoreUnavailable  ResultUnserializable
     │  ├─ Overloaded  ShuttingDown  DeadlineExceeded  Cancelled  NotInitialized  Lagged
+    │  ├─ Unauthenticated  PermissionDenied
     │  └─ your own subclasses, with codes outside -32768..-32000
     ├─ TransportError          unknown: a query may be sent again, a command only with its key
     │  └─ ConnectFailed  ConnectionLost  InvalidAnswer  CallTimeout (also a TimeoutError)
@@ -309,6 +310,22 @@ class NotInitialized(RpcError):
     """A language server was sent a request before `initialize`. The code is LSP's."""
 
     code, message = -32002, "Server not initialized"
+
+
+class PermissionDenied(RpcError):
+    """The caller lacks a scope that the method asks for. The handler has not run."""
+
+    code: int = -32009
+    message: str = "Permission denied"
+    word: ClassVar[str | None] = "permission-denied"
+
+
+class Unauthenticated(RpcError):
+    """The credentials are missing, unknown or over. Nothing has run."""
+
+    code: int = -32010
+    message: str = "Unauthenticated"
+    word: ClassVar[str | None] = "unauthenticated"
 
 
 class KeyReused(RpcError):

@@ -32,6 +32,8 @@ TABLE = {
     "MethodNotFound": (-32601, "Method not found", None, False),
     "InvalidParams": (-32602, "Invalid params", None, False),
     "InternalError": (-32603, "Internal error", None, False),
+    "PermissionDenied": (-32009, "Permission denied", "permission-denied", False),
+    "Unauthenticated": (-32010, "Unauthenticated", "unauthenticated", False),
     "KeyReused": (-32012, "Idempotency key reused", "idempotency-key-reused", False),
     "InProgress": (-32013, "Command in progress", "in-progress", True),
     "OutcomeUnknown": (-32014, "Outcome unknown", "outcome-unknown", False),

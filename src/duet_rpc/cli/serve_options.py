@@ -100,11 +100,17 @@ class ServeOptions(NamedTuple):
     no_exception_text: bool
     no_color: bool
 
-    def make_policy(self) -> Policy:
-        """Look up the preset and replace the limits that were given."""
+    def make_policy(self, usual: str | None = None) -> Policy:
+        """Look up the preset and replace the limits that were given.
+
+        `usual` goes before what is usual for the command, where none was asked for.
+        """
+        name = self.policy
+        if usual is not None and _is_default("policy"):
+            name = usual
         given = {"read_timeout": self.read_timeout, "max_message_bytes": self.max_message_bytes}
         changes = {rule: value for rule, value in given.items() if value is not None}
-        return replace(preset(self.policy), **changes) if changes else preset(self.policy)
+        return replace(preset(name), **changes) if changes else preset(name)
 
     def make_logs(self) -> "Logs":
         """Open the log."""
@@ -116,6 +122,11 @@ class ServeOptions(NamedTuple):
             colour=False if self.no_color else None,
             log_exception_text=not self.no_exception_text,
         )
+
+
+def _is_default(parameter: str) -> bool:
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.DEFAULT
 
 
 def serving_options(

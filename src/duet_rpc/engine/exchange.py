@@ -37,12 +37,22 @@ class Exchanges:
         self.closing: bool = False
         """We shut down: what has not been started is answered `shutting-down`."""
         self._host = host
+        self._max_message_bytes = policy.max_message_bytes
 
     def take(self, body: bytes | bytearray, origin: Origin, deliver: Deliver) -> "Exchange":
         """Begin an exchange; its answer is delivered at once or later."""
         exchange = Exchange(self, self._host, origin, deliver)
         exchange.take(body)
         return exchange
+
+    def answer_at_once(self, body: bytes | bytearray, connection_id: str) -> bytes | None:
+        """Answer a plain query that runs here and now; None if it needs an exchange, or a slot."""
+        answer_at_once = self.dispatcher.answer_at_once
+        if answer_at_once is None or self.closing or len(body) > self._max_message_bytes:
+            return None
+        answer = answer_at_once(body, connection_id)
+        self.dispatcher.drop_spent()
+        return answer if isinstance(answer, bytes) and answer else None
 
     @property
     def idle(self) -> bool:

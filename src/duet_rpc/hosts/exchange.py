@@ -38,6 +38,7 @@ class ExchangeHost(OnLoop):
         self.exchanges: Exchanges = Exchanges(dispatcher, self)
         self.finish: Callable[[Job, bytes], None] = self.exchanges.finish
         self.clocks: HandlerClocks = HandlerClocks(self.exchanges)
+        self._drained: asyncio.Future[None] | None = None
         self._runner = LoopRunner(self, workers.lane())
         self.start: Callable[[Job], None] = self._runner.start
         self.cancel: Callable[[Job], None] = self._runner.cancel
@@ -66,6 +67,16 @@ class ExchangeHost(OnLoop):
     def go_on(self) -> None:
         """Start what waits; the lock is held."""
         self.exchanges.go_on()
+        if self._drained is not None and self.exchanges.idle and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def drained(self, seconds: float) -> bool:
+        """Wait until nothing runs and nothing waits; False if that takes longer."""
+        if self.exchanges.idle:
+            return True
+        self._drained = self.loop.create_future()
+        await asyncio.wait([self._drained], timeout=seconds)
+        return self.exchanges.idle
 
     def close(self) -> None:
         """Answer what waits `shutting-down` and what runs `cancelled`; stop what may be stopped.

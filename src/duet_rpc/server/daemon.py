@@ -147,15 +147,13 @@ def run_on_socket(
     server: Server, endpoint: SocketEndpoint, listening: "socket", logs: Logs, on_start: OnStart
 ) -> str | None:
     """Serve a socket until a signal ends it; return which, when everything is answered."""
-    from duet_rpc.server.listener import Listener
-
     logs.begin(__version__, **store_words(server.service, server.commands))
     life = Life(logs, may_go_on=True)
     life.begin()
     lifespan = Lifespan(server.dependencies)
 
-    def listen() -> Listener:
-        return Listener(listening, endpoint, server, logs, on_start, lifespan.values)
+    def listen() -> "Served":
+        return endpoint.make_listener(listening, server, logs, on_start, lifespan.values)
 
     if _run_on_loop(listen, life, lifespan, logs):
         life.finish()

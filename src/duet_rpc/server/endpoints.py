@@ -5,7 +5,7 @@ cannot work is refused with a `UsageError` when the value is made, before anythi
 """
 
 import os
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from msgspec import Struct
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from duet_rpc.engine.face import MakeFace
     from duet_rpc.policy import Policy
+    from duet_rpc.server.listener import SocketListener
+    from duet_rpc.server.logs import Logs
+    from duet_rpc.server.server import Server
 
     class SocketOptions(TypedDict, total=False):
         """The options of `Unix` and `Tcp`, for those who hand them on."""
@@ -88,6 +91,19 @@ class SocketEndpoint(Endpoint, frozen=True, kw_only=True):
     def listen(self) -> "socket.socket":
         """Open the socket; whoever cannot says why by a `UsageError`."""
         raise NotImplementedError
+
+    def make_listener(
+        self,
+        listening: "socket.socket",
+        server: "Server",
+        logs: "Logs",
+        on_start: "Callable[[str], object]",
+        values: "dict[Any, Any]",
+    ) -> "SocketListener":
+        """Make what serves the socket; `values` are those of lifespans."""
+        from duet_rpc.server.listener import Listener
+
+        return Listener(listening, self, server, logs, on_start, values)
 
 
 class Unix(SocketEndpoint, frozen=True):

@@ -38,7 +38,7 @@ _ACCEPTS = 64
 """Connections taken at one turn of the loop; those who are connected want their turn too."""
 _PAUSE = 0.5
 """Seconds without accepting when the process has no descriptor left."""
-_RETRY_AFTER_MS = 1000
+RETRY_AFTER_MS = 1000
 _PARTING = 1.0
 """Seconds that a refused peer has to read why, before what it sent makes the close a reset."""
 _MAX_PARTING = 64
@@ -46,8 +46,11 @@ _MAX_PARTING = 64
 _numbers = {"unix": itertools.count(1), "tcp": itertools.count(1)}
 
 
-class Listener:
-    """One listening socket, and the connections that came through it."""
+class SocketListener:
+    """One listening socket: accepts connections, and refuses those that are too many.
+
+    What is served on a connection is the business of its subclasses.
+    """
 
     def __init__(
         self,
@@ -56,10 +59,8 @@ class Listener:
         server: Server,
         logs: Logs,
         on_start: Callable[[str], object] = lambda address: None,
-        values: dict[Any, Any] | None = None,
     ) -> None:
-        """Take over the socket of an endpoint, which listens; `values` are those of lifespans."""
-        self.hosts: dict[str, LoopHost] = {}
+        """Take over the socket of an endpoint, which listens."""
         self._listening = listening
         self.address: UnixTarget | TcpTarget = _address(listening)
         """Where clients connect to; with the port that the system chose, if it was asked to."""
@@ -70,22 +71,10 @@ class Listener:
         self._logs = logs
         self._on_start = on_start
         self._loop = asyncio.get_running_loop()
-        self._workers = Workers()
-        self._budget = Budget(endpoint.max_queued_bytes)
         self._commands = server.commands
-        self._make_framing = partial(endpoint.make_framing, server.policy, server.face)
-        self._dispatcher = assemble_dispatcher(
-            server, logs, values=values, shares_thread=True, levels=logs, part=self._retire
-        )
-        self._shutdown_methods = shutdown_methods(server)
-        self._lock = threading.RLock()
-        has_async = any(method.is_async for method in server.service)
-        self._watch = LoopWatch(lambda: list(self.hosts.values()), logs) if has_async else None
-        """Reads while an `async def` blocks the loop; nothing else can."""
         self._accepting = False
         self._parting: set[_Parting] = set()
         self._refused = 0
-        self._past_events = 0
         self._is_copy = False
         tell_in_child(self)
 
@@ -97,26 +86,53 @@ class Listener:
         self._listening.close()
 
     @property
+    def shown_address(self) -> str:
+        """The address as clients write it."""
+        return str(self.address)
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        raise NotImplementedError
+
+    @property
     def connections(self) -> list[Connection]:
-        """Those that are open."""
-        return [host.connection for host in self.hosts.values()]
+        """Those of them that are connections of messages."""
+        raise NotImplementedError
+
+    def refuse_queued(self) -> None:
+        """Refuse what has not begun, although a handler may block the loop; any thread."""
+        raise NotImplementedError
+
+    async def end(self, until: float) -> bool:
+        """Accept no one, finish what was read, refuse what has not begun, close every connection.
+
+        Return whether every handler has ended within the time.
+        """
+        raise NotImplementedError
+
+    def count_events(self) -> int:
+        """Count what clients did so far: each came, sent something, or left."""
+        raise NotImplementedError
+
+    def serve(self, connected: socket.socket) -> None:
+        """Serve a connection from now on."""
+        raise NotImplementedError
+
+    def spell_refusal(self) -> bytes:
+        """Say to a client that there are too many."""
+        raise NotImplementedError
 
     def begin(self) -> None:
         """Start to accept."""
         # A log tells no user's paths.
         path = getattr(self.address, "path", "")
-        shown = f"unix:{os.path.basename(path)}" if path else self.address
+        shown = f"unix:{os.path.basename(path)}" if path else self.shown_address
         self._logs.note("info", "listening", address=shown)
         self._commands.begin()
-        if self._watch is not None:
-            self._watch.begin()
         self._accept()
-        call_when_quiet(self._loop, self._count_events, self._commands.caught_up)
-        self._on_start(str(self.address))
-
-    def _count_events(self) -> int:
-        """Count what clients did so far: each came, sent something, or left."""
-        return self._past_events + sum(1 + host.turns for host in self.hosts.values())
+        call_when_quiet(self._loop, self.count_events, self._commands.caught_up)
+        self._on_start(self.shown_address)
 
     def _accept(self) -> None:
         if not self._accepting and self._listening.fileno() >= 0:
@@ -128,36 +144,13 @@ class Listener:
         if isinstance(self.address, UnixTarget) and not self._is_copy:
             remove_unix(self.address.path, self._file)
 
-    def refuse_queued(self) -> None:
-        """Refuse what has not begun, although a handler may block the loop; any thread."""
-        refuse_for_loop(list(self.hosts.values()))
-
-    async def end(self, until: float) -> bool:
-        """Accept no one, finish what was read, refuse what has not begun, close every connection.
-
-        Return whether every handler has ended within the time.
-        """
-        if self._is_copy:
-            return True
+    def stop_accepting(self) -> None:
+        """Accept no one any more."""
         self._pause()
         self.remove_file()
         self._listening.close()
         for parting in list(self._parting):
             parting.close()
-        hosts = list(self.hosts.values())
-        finished = await asyncio.gather(*(drain_on_loop(host, until) for host in hosts))
-        finished.append(await end_face(self._dispatcher, until))
-        self._workers.close()
-        if self._watch is not None:
-            self._watch.close()
-        return all(finished)
-
-    def _retire(self, id: str) -> None:
-        """Read no more from a connection; it closes when everything is answered."""
-        host = self.hosts[id]
-        host.connection.requests.close_down()
-        host.connection.requests.end_subscriptions(ShuttingDown())
-        host.input_ended = True
 
     # Connections come and go.
 
@@ -174,8 +167,8 @@ class Listener:
                     self._loop.call_later(_PAUSE, self._accept)
                     return
                 continue  # it was gone before we came to it
-            if len(self.hosts) < self._endpoint.max_connections:
-                self._admit(connected)
+            if self.count < self._endpoint.max_connections:
+                self.serve(connected)
             else:
                 self._refuse(connected)
 
@@ -184,17 +177,135 @@ class Listener:
             self._accepting = False
             self._loop.remove_reader(self._listening.fileno())
 
-    def _admit(self, connected: socket.socket) -> None:
-        id = f"{self._kind}-{next(_numbers[self._kind])}"
+    def open_channel(self, id: str, connected: socket.socket) -> "tuple[Origin, Channel] | None":
+        """Say who is there, and open the way there; None if the connection is refused."""
         try:
             origin = self._make_origin(id, connected)
             if self._kind == "tcp":
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            channel = Channel.over(connected)
+            return origin, Channel.over(connected)
         except Exception as error:  # out of the hook, or the peer is gone already
             self._logs.note("warn", "refused", connection_id=id, why=type(error).__name__)
             connected.close()
+            return None
+
+    def _make_origin(self, id: str, connected: socket.socket) -> Origin:
+        principal = self._principal(connected)
+        if self._kind == "unix":
+            return Origin(connection_id=id, transport="unix", principal=principal)
+        address = str(TcpTarget(*connected.getpeername()[:2]))
+        return Origin(connection_id=id, transport="tcp", principal=principal, address=address)
+
+    def _refuse(self, connected: socket.socket) -> None:
+        """Say that there are too many, and close without making a reset of what we said."""
+        self._refused += 1
+        if not self._refused & (self._refused - 1):  # the 1st, 2nd, 4th, 8th: a flood fills no log
+            self._logs.note(
+                "warn",
+                "too many connections",
+                limit=self._endpoint.max_connections,
+                refused=self._refused,
+            )
+        try:
+            connected.setblocking(False)
+            connected.send(self.spell_refusal())
+            connected.shutdown(socket.SHUT_WR)
+        except OSError:
+            connected.close()
             return
+        if len(self._parting) >= _MAX_PARTING:
+            connected.close()
+        else:
+            self._parting.add(_Parting(connected, self._loop, self._parting.discard))
+
+
+class Listener(SocketListener):
+    """Serves a connection of messages on each socket that came."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        endpoint: SocketEndpoint,
+        server: Server,
+        logs: Logs,
+        on_start: Callable[[str], object] = lambda address: None,
+        values: dict[Any, Any] | None = None,
+    ) -> None:
+        """Take over the socket of an endpoint, which listens; `values` are those of lifespans."""
+        super().__init__(listening, endpoint, server, logs, on_start)
+        self.hosts: dict[str, LoopHost] = {}
+        self._workers = Workers()
+        self._budget = Budget(endpoint.max_queued_bytes)
+        self._make_framing = partial(endpoint.make_framing, server.policy, server.face)
+        self._dispatcher = assemble_dispatcher(
+            server, logs, values=values, shares_thread=True, levels=logs, part=self._retire
+        )
+        self._shutdown_methods = shutdown_methods(server)
+        self._lock = threading.RLock()
+        has_async = any(method.is_async for method in server.service)
+        self._watch = LoopWatch(lambda: list(self.hosts.values()), logs) if has_async else None
+        """Reads while an `async def` blocks the loop; nothing else can."""
+        self._past_events = 0
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are open."""
+        return [host.connection for host in self.hosts.values()]
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+        return len(self.hosts)
+
+    def count_events(self) -> int:
+        """Count what clients did so far: each came, sent something, or left."""
+        return self._past_events + sum(1 + host.turns for host in self.hosts.values())
+
+    def begin(self) -> None:
+        """Start to accept."""
+        if self._watch is not None:
+            self._watch.begin()
+        super().begin()
+
+    def refuse_queued(self) -> None:
+        """Refuse what has not begun, although a handler may block the loop; any thread."""
+        refuse_for_loop(list(self.hosts.values()))
+
+    async def end(self, until: float) -> bool:
+        """Accept no one, finish what was read, refuse what has not begun, close every connection.
+
+        Return whether every handler has ended within the time.
+        """
+        if self._is_copy:
+            return True
+        self.stop_accepting()
+        hosts = list(self.hosts.values())
+        finished = await asyncio.gather(*(drain_on_loop(host, until) for host in hosts))
+        finished.append(await end_face(self._dispatcher, until))
+        self._workers.close()
+        if self._watch is not None:
+            self._watch.close()
+        return all(finished)
+
+    def spell_refusal(self) -> bytes:
+        """Say to a client that there are too many."""
+        refusal = Overloaded(data={"retry_after_ms": RETRY_AFTER_MS})
+        return self._make_framing().encode(encode_error(NULL, refusal))
+
+    def _retire(self, id: str) -> None:
+        """Read no more from a connection; it closes when everything is answered."""
+        host = self.hosts[id]
+        host.connection.requests.close_down()
+        host.connection.requests.end_subscriptions(ShuttingDown())
+        host.input_ended = True
+
+    def serve(self, connected: socket.socket) -> None:
+        """Serve a connection from now on."""
+        id = f"{self._kind}-{next(_numbers[self._kind])}"
+        opened = self.open_channel(id, connected)
+        if opened is None:
+            return
+        origin, channel = opened
         host = LoopHost(
             channel,
             self._dispatcher,
@@ -215,43 +326,12 @@ class Listener:
         self._logs.note("info", "connected", connection_id=id, principal=origin.principal)
         host.begin()
 
-    def _make_origin(self, id: str, connected: socket.socket) -> Origin:
-        principal = self._principal(connected)
-        if self._kind == "unix":
-            return Origin(connection_id=id, transport="unix", principal=principal)
-        address = str(TcpTarget(*connected.getpeername()[:2]))
-        return Origin(connection_id=id, transport="tcp", principal=principal, address=address)
-
     def _left(self, host: LoopHost) -> None:
         id = host.connection.requests.origin.connection_id
         del self.hosts[id]
         self._past_events += 2 + host.turns
         stats = host.connection.requests.stats
         self._logs.note("info", "disconnected", connection_id=id, requests=stats.requests)
-
-    def _refuse(self, connected: socket.socket) -> None:
-        """Say that there are too many, and close without making a reset of what we said."""
-        self._refused += 1
-        if not self._refused & (self._refused - 1):  # the 1st, 2nd, 4th, 8th: a flood fills no log
-            self._logs.note(
-                "warn",
-                "too many connections",
-                limit=self._endpoint.max_connections,
-                refused=self._refused,
-            )
-        refusal = Overloaded(data={"retry_after_ms": _RETRY_AFTER_MS})
-        try:
-            framing = self._make_framing()
-            connected.setblocking(False)
-            connected.send(framing.encode(encode_error(NULL, refusal)))
-            connected.shutdown(socket.SHUT_WR)
-        except OSError:
-            connected.close()
-            return
-        if len(self._parting) >= _MAX_PARTING:
-            connected.close()
-        else:
-            self._parting.add(_Parting(connected, self._loop, self._parting.discard))
 
 
 class _Parting:

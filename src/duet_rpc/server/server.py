@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from duet_rpc.hooks import Hooks
     from duet_rpc.ledger import Ledger, Store
     from duet_rpc.server.builtin import Levels
-    from duet_rpc.server.endpoints import FramingName, SocketOptions, Stdio, Tcp, Unix
+    from duet_rpc.server.endpoints import FramingName, SocketEndpoint, SocketOptions, Stdio
     from duet_rpc.server.logs import Logs
 
 
@@ -79,7 +79,7 @@ class Server:
 
     def run(
         self,
-        endpoint: "Stdio | Unix | Tcp",
+        endpoint: "Stdio | SocketEndpoint",
         *,
         logs: "Logs | None" = None,
         on_start: Callable[[Any], object] = lambda started: None,
@@ -111,7 +111,7 @@ class Server:
 
     async def serve(
         self,
-        endpoint: "Unix | Tcp",
+        endpoint: "SocketEndpoint",
         *,
         logs: "Logs | None" = None,
         drain: float = 2.0,
@@ -124,7 +124,6 @@ class Server:
         import asyncio
 
         from duet_rpc.server.endpoints import SocketEndpoint
-        from duet_rpc.server.listener import Listener
 
         if not isinstance(endpoint, SocketEndpoint):
             raise UsageError(_NO_SOCKET.format(endpoint))
@@ -132,7 +131,7 @@ class Server:
         logs = self._log(logs)
         with closing(logs):
             lifespan = Lifespan(self.dependencies)
-            listener = Listener(listening, endpoint, self, logs, on_start, lifespan.values)
+            listener = endpoint.make_listener(listening, self, logs, on_start, lifespan.values)
             try:
                 await lifespan.start()
                 listener.begin()

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from duet_rpc.server.endpoints import Tcp, Unix
+from duet_rpc.server.endpoints import SocketEndpoint, Tcp
 from duet_rpc.server.server import Server
 from duet_rpc.service import Service
 from duet_rpc.testing.memory import loop_in_thread
@@ -24,7 +24,7 @@ _DRAIN = 2.0
 
 @asynccontextmanager
 async def serve(
-    served: Server | Service, endpoint: Unix | Tcp | None = None, *, drain: float = _DRAIN
+    served: Server | Service, endpoint: SocketEndpoint | None = None, *, drain: float = _DRAIN
 ) -> AsyncIterator[str]:
     """Serve on a socket, in a task of this loop; gives the address once clients can connect.
 
@@ -49,7 +49,7 @@ async def serve(
 
 @contextmanager
 def serve_in_thread(
-    served: Server | Service, endpoint: Unix | Tcp | None = None, *, drain: float = _DRAIN
+    served: Server | Service, endpoint: SocketEndpoint | None = None, *, drain: float = _DRAIN
 ) -> Iterator[str]:
     """Do the same in the loop of a thread of its own, for tests that block."""
     ready: Future[str] = Future()
