@@ -333,9 +333,9 @@ def _read_level(sent: RequestMeta) -> str | None:
     level = read_short(sent.level)
     if level is UNSET or level is None:
         return None
-    if level not in MCP.levels:
+    if not isinstance(level, str) or level not in MCP.levels:
         raise malformed(f"there is no level {_shorten(str(level))}")
-    return str(level)
+    return level
 
 
 def _is_id(id: bytes) -> bool:
