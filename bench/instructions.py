@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,12 @@ ROUND = 50
 WINDOW = 16
 """Requests that are in flight together, where they can be."""
 _OURS = roster.ours()[0]
+_LINES = replace(_OURS, framing="line")
+_TOOLS = replace(_LINES, tools=True)
+_MODERN = replace(_TOOLS, is_modern=True)
+"""Peers are spoken to in this way."""
+_INITIALIZED = b'"method":"notifications/initialized"'
+"""In what is not answered."""
 _MINIMUM = "limits/minimum.py"
 _DUET = "ours/duet_peer.py"
 
@@ -57,6 +64,8 @@ class Program(NamedTuple):
     """Requests that are sent together; the next when all of them are answered."""
     repeats: int = 1
     """How often it does what it is told."""
+    spoken: roster.Peer = _OURS
+    """How it is spoken to, if it is a server."""
 
 
 def _dispatch(script: str, kind: str, *variant: str) -> Program:
@@ -64,15 +73,20 @@ def _dispatch(script: str, kind: str, *variant: str) -> Program:
     return Program(script, lambda requests: [*variant, "dispatch", kind, str(requests)], repeats=5)
 
 
-def _serve(script: str, *variant: str, window: int = 0) -> Program:
+def _serve(script: str, *variant: str, window: int = 0, spoken: roster.Peer = _OURS) -> Program:
     """A server, fed with everything at once or with a window at a time."""
 
     def reads(requests: int) -> list[bytes]:
-        frames = wire.frames(_OURS, requests, keys="command" in variant)
+        frames = wire.frames(spoken, requests, keys="command" in variant)
+        frames[0] = wire.handshake(spoken) + frames[0]
         size = window or requests
         return [b"".join(frames[start : start + size]) for start in range(0, requests, size)]
 
-    return Program(script, lambda requests: [*variant, "serve"], reads)
+    return Program(script, lambda requests: [*variant, "serve"], reads, spoken=spoken)
+
+
+def _serve_lines(*variant: str, window: int = 0, spoken: roster.Peer) -> Program:
+    return _serve(_DUET, "counted", *variant, window=window, spoken=spoken)
 
 
 def _call(script: str, work: str, width: int, *variant: str) -> Program:
@@ -105,6 +119,13 @@ _PROGRAMS = {
     "serve an async def": ("serve", _serve(_DUET, "counted", "async", window=WINDOW)),
     "serve from a worker thread": ("serve", _serve(_DUET, "counted", "worker", window=WINDOW)),
     "serve a command in memory": ("serve", _serve(_DUET, "counted", "command", window=WINDOW)),
+    "serve a request on the loop, a line": ("serve", _serve_lines("lines", spoken=_LINES)),
+    "serve a call of a tool": ("serve", _serve_lines("tools", spoken=_TOOLS)),
+    "serve a call of a tool, 2026-07-28": ("serve", _serve_lines("tools", spoken=_MODERN)),
+    "serve a call of a tool from a worker thread": (
+        "serve",
+        _serve_lines("tools", "worker", window=WINDOW, spoken=_TOOLS),
+    ),
     "call": ("call", _call(_DUET, "one", 1)),
     "call, blocking client": ("call", _call(_DUET, "one", 1, "blocking")),
     f"call, one of {ROUND} at once": ("round", _call(_DUET, "rounds", ROUND)),
@@ -237,27 +258,27 @@ def _run(program: Program, requests: int, under: list[str]) -> bytes:
             env=environment,
         )
         with process:
-            answers = _feed(process, groups)
+            answers = _feed(process, groups, wire.end_mark(program.spoken))
         told.seek(0)
         stderr = told.read()
     if process.returncode:
         sys.stderr.buffer.write(stderr)
         raise SystemExit(f"exit status {process.returncode}: {' '.join(command)}")
     if program.words(requests)[-1] == "serve":
-        wire.check(_OURS, answers, requests)
+        wire.check(program.spoken, answers, requests)
     return stderr
 
 
-def _feed(process: "subprocess.Popen[bytes]", groups: list[bytes]) -> bytes:
+def _feed(process: "subprocess.Popen[bytes]", groups: list[bytes], mark: bytes) -> bytes:
     """Send each group when the one before it is answered; return all that was answered."""
-    mark, asked, answers = wire.end_mark(_OURS), 0, bytearray()
+    asked, answers = 0, bytearray()
     assert process.stdout is not None, "it is a pipe"
     output = process.stdout.fileno()
     for group in groups:
         assert process.stdin is not None, "so is this"
         process.stdin.write(group)
         process.stdin.flush()
-        asked += group.count(mark)
+        asked += group.count(mark) - group.count(_INITIALIZED)
         while answers.count(mark) < asked and (data := os.read(output, 65536)):
             answers += data
     if process.stdin is not None:

@@ -74,6 +74,7 @@ class Goal:
 
 
 _PYTHON = "python-lsp-jsonrpc|aiorpcX|pygls|MCP SDK"
+_TYPESCRIPT = "MCP TypeScript 2|MCP TypeScript 1"
 GOALS = [
     Goal("W3", "cpu", "vscode-jsonrpc", 1 / 12),
     Goal("W3", "cpu", "python-lsp-jsonrpc", 1 / 3),
@@ -117,6 +118,12 @@ GOALS = [
     Goal("W12", f"byte{LARGEST}", "duet-rpc", 1.5, other_figure=("W12", "byte10000")),
     Goal("W12", f"byte{LARGEST}", "duet-rpc", 1.5, other_figure=("W12", "byte100000")),
     Goal("W12", "open10000", "duet-rpc", 1.5, other_figure=("W12", "open100")),
+    Goal("W13", "call", "MCP SDK", 1 / 100, ours="duet-rpc tools"),
+    Goal("W13", "call", _TYPESCRIPT, 1 / 10, ours="duet-rpc tools"),
+    Goal("W13", "call", "duet-rpc no tools", 1.6, ours="duet-rpc tools"),
+    Goal("W13", "modern", "duet-rpc tools", 1.5, "duet-rpc tools", ("W13", "call")),
+    Goal("W13", "list", "MCP SDK", 1 / 8, ours="duet-rpc mcp"),
+    Goal("W13", "list", _TYPESCRIPT, 1 / 2, ours="duet-rpc mcp"),
 ]
 
 
@@ -234,7 +241,7 @@ def goals(results: Results) -> str:
                 continue
             value, against = (max if at_least else min)(known)
             if len(medians) > 1:
-                against += " (the best in Python)"
+                against += " (the best in Python)" if goal.other == _PYTHON else " (the better)"
             if goal.other_figure:
                 against += f", {key} {ITEMS[key].figures[name].title}"
             wanted = f"{'at least' if at_least else 'at most'} {goal.most:.3g}×"
@@ -289,7 +296,7 @@ def machine() -> list[str]:
 
 def versions() -> list[str]:
     package = (NODE / "package.json").read_text(encoding="utf-8")
-    node = re.findall(r'"([a-z-]+)": "(\d[\w.]*)"', package)
+    node = re.findall(r'"(@?[a-z/-]+)": "(\d[\w.]*)"', package)
     pins = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
     python = [line.split("==") for line in pins if "==" in line]
     return [f"{name} {version}" for name, version in [*node, *python]]

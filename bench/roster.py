@@ -34,8 +34,9 @@ class Peer:
     """The command line without its role."""
     roles: frozenset[str]
     """What it takes part in: as a server `serve`, `listen`, `batch`, `commands`; as a client the
-    plans of the driver protocol, `one`, `window`, `rounds`, `echo`, and `scale` for both ends; in
-    process `dispatch:` and a kind."""
+    plans of the driver protocol, `one`, `window`, `rounds`, `echo`, and `scale` for both ends;
+    `tools` for servers of agents and what stands beside them; in process `dispatch:` and a
+    kind."""
     family: str = ""
     """The column of the table that it stands in; its name, if none is given."""
     variant: str = ""
@@ -47,6 +48,8 @@ class Peer:
     """What the server wants in place of stdin and stdout."""
     tools: bool = False
     """Whether its methods are MCP tools, called after a handshake."""
+    is_modern: bool = False
+    """Whether each request names the revision instead; only where its methods are tools."""
     slowness: int = 1
     """How many times fewer requests it is given; the cost of one does not depend on it."""
     server: tuple[str, ...] = ()
@@ -94,6 +97,13 @@ def ours(root: Path = ROOT, name: str = "duet-rpc") -> list[Peer]:
             path=(root / "src", root),
         )
 
+    def agents(variant: str, *words: str, slowness: int = 1) -> Peer:
+        """What serves agents, or the same methods beside it, with a message a line as well."""
+        usual = ours(variant, "tools", *words, slowness=slowness)
+        return replace(usual, framing="line", tools=words[0] != "lines")
+
+    command = agents("mcp", "tools", slowness=10)
+    command_line = (OURS_PYTHON, str(root / "bench" / "ours" / "mcp_command.py"))
     usual = ours("", f"serve batch listen one window rounds echo commands scale {_DISPATCH}")
     return [
         usual,
@@ -105,6 +115,10 @@ def ours(root: Path = ROOT, name: str = "duet-rpc") -> list[Peer]:
         ours("raw server", "echo", "raw-server"),
         ours("dispatcher", "dispatch:request", "dispatcher"),
         _bare_client(usual),
+        agents("tools", "tools"),
+        agents("no tools", "lines"),
+        replace(command, program=command_line),
+        agents("no tools, threads", "lines", "worker", slowness=10),
     ]
 
 
@@ -127,8 +141,12 @@ def peers() -> list[Peer]:
                 f"serve listen batch one window rounds echo {_DISPATCH}",
                 framing="line", link="socket", slowness=5),
         _python("pygls", "pygls", "pygls.server", "serve one window rounds echo", slowness=20),
-        _python("MCP SDK", "mcp", "mcp.server.lowlevel", "serve one window echo",
+        _python("MCP SDK", "mcp", "mcp.server.lowlevel", "serve one window echo tools",
                 framing="line", tools=True, slowness=40),
+        _node("MCP TypeScript 2", "mcp2", "@modelcontextprotocol/server", "tools",
+              framing="line", tools=True, slowness=2),
+        _node("MCP TypeScript 1", "mcp1", "@modelcontextprotocol/sdk/dist/cjs/server/index.js",
+              "tools", framing="line", tools=True, slowness=2),
         _python("pjrpc", "pjrpc", "pjrpc.server", f"serve batch {_DISPATCH}", slowness=5),
         _python("jsonrpcserver", "jsonrpcserver", "jsonrpcserver", f"serve batch {_DISPATCH}",
                 slowness=5),

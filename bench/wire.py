@@ -19,6 +19,13 @@ _HANDSHAKE: list[dict[str, Any]] = [
     },
     {"jsonrpc": "2.0", "method": "notifications/initialized"},
 ]
+_AGENT = "io.modelcontextprotocol/"
+_META = {
+    _AGENT + "protocolVersion": "2026-07-28",
+    _AGENT + "clientCapabilities": {},
+    _AGENT + "clientInfo": {"name": "bench", "version": "1"},
+}
+"""What each request says where there is no handshake."""
 
 
 def frame(peer: Peer, message: object) -> bytes:
@@ -30,7 +37,12 @@ def frame(peer: Peer, message: object) -> bytes:
 
 def handshake(peer: Peer) -> bytes:
     """What must be sent before the first request; its answer has a text for its id."""
-    return b"".join(frame(peer, message) for message in _HANDSHAKE) if peer.tools else b""
+    return b"".join(frame(peer, message) for message in _HANDSHAKE) if shakes_hands(peer) else b""
+
+
+def shakes_hands(peer: Peer) -> bool:
+    """Tell whether there is a handshake, with one answer."""
+    return peer.tools and not peer.is_modern
 
 
 def request(peer: Peer, number: int) -> dict[str, Any]:
@@ -39,7 +51,15 @@ def request(peer: Peer, number: int) -> dict[str, Any]:
     method = "add"
     if peer.tools:
         method, params = "tools/call", {"name": "add", "arguments": params}
+    if peer.is_modern:
+        params["_meta"] = _META
     return {"jsonrpc": "2.0", "method": method, "params": params, "id": number}
+
+
+def list_tools(peer: Peer) -> dict[str, Any]:
+    """The request of every host before it shows anything to a model."""
+    params = {"_meta": _META} if peer.is_modern else {}
+    return {"jsonrpc": "2.0", "method": "tools/list", "params": params, "id": 0}
 
 
 def frames(peer: Peer, count: int, keys: bool = False) -> list[bytes]:
@@ -77,6 +97,13 @@ def bodies(peer: Peer, data: bytes) -> Iterator[Any]:
 def end_mark(peer: Peer) -> bytes:
     """Bytes that stand once in every message: enough to count answers while they come."""
     return b"\n" if peer.framing == "line" else b"Content-Length:"
+
+
+def check_listed(peer: Peer, data: bytes) -> None:
+    """The tool of the benchmark is among those that are listed."""
+    *_, answer = bodies(peer, data)
+    if "add" not in [tool["name"] for tool in answer["result"]["tools"]]:
+        raise SystemExit(f"{peer.name} does not list its tool")
 
 
 def check(peer: Peer, data: bytes, count: int) -> None:

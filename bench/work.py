@@ -126,7 +126,7 @@ def _stream(peer: Peer, count: int, batch: int) -> tuple[float, float]:
 
     def run(count: int) -> processes.Used:
         data = wire.handshake(peer) + wire.stream(peer, count, batch)
-        answers = (count // batch if batch else count) + peer.tools
+        answers = (count // batch if batch else count) + wire.shakes_hands(peer)
         got, used = processes.feed(peer, data, answers)
         wire.check(peer, got, count)
         return used
@@ -226,14 +226,19 @@ def _time(peer: Peer, command: tuple[str, ...]) -> float:
 
 
 def _first_answer(peer: Peer) -> float:
-    hello = wire.handshake(peer) + wire.frame(peer, wire.request(peer, 0))
+    taken, got = _begin(peer, wire.request(peer, 0))
+    wire.check(peer, got, 1)
+    return taken
+
+
+def _begin(peer: Peer, message: dict[str, Any]) -> tuple[float, bytes]:
+    """Seconds from spawn to the answer to a first message, and all that came."""
+    hello = wire.handshake(peer) + wire.frame(peer, message)
     start = time.perf_counter()
     with processes.serving(peer, list(peer.program)) as (reading, writing):
         os.write(writing, hello)
-        got = processes.read_answers(reading, wire.end_mark(peer), 1 + peer.tools)
-        taken = time.perf_counter() - start
-    wire.check(peer, got, 1)
-    return taken
+        got = processes.read_answers(reading, wire.end_mark(peer), 1 + wire.shakes_hands(peer))
+        return time.perf_counter() - start, got
 
 
 def idle_connections(peer: Peer, scale: Scale) -> Figures:
@@ -359,6 +364,28 @@ def scaling(peer: Peer, scale: Scale) -> Figures:
     return figures
 
 
+def tools(peer: Peer, scale: Scale) -> Figures:
+    """W13: the stream of W3 as calls of a tool, in both eras, and how soon its tools are listed.
+
+    Our own plain calls, with a message a line as well, stand beside them.
+    """
+    count = scale.stream // peer.slowness
+    figures = {"call": _stream(peer, count, batch=0)[0]}
+    if not peer.tools:
+        return figures
+    starts = []
+    with processes.pinned(SERVER_CORE):
+        for _ in range(scale.starts):
+            taken, got = _begin(peer, wire.list_tools(peer))
+            wire.check_listed(peer, got)
+            starts.append(taken)
+    figures["list"] = statistics.median(starts)
+    modern = replace(peer, is_modern=True)
+    if "1" not in peer.name:  # the older SDK ends before the newest revision
+        figures["modern"] = _stream(modern, count, batch=0)[0]
+    return figures
+
+
 STORES = {
     "memory": "memory", "sqlite": "SQLite", "postgres": "PostgreSQL", "valkey": "Valkey",
 }  # fmt: skip
@@ -422,5 +449,10 @@ ITEMS: dict[str, Item] = {
         f"byte{size}": Figure(f"each byte of {size:,}", "ns/B") for size in FULL.sizes[1:]
     } | {
         f"open{width}": Figure(f"request, {width:,} in flight", "us") for width in FULL.widths
+    }),
+    "W13": Item("tools of agents (MCP)", "tools", tools, {
+        "call": Figure("server CPU per call", "us"),
+        "modern": Figure("server CPU per call, 2026-07-28", "us"),
+        "list": Figure("spawn to the list of tools", "ms"),
     }),
 }  # fmt: skip

@@ -20,7 +20,10 @@ The first argument may name a variant:
                   as concurrent, but `add` takes a `Context`, is an `async def`, runs in a worker
                   thread, or is a command whose records are kept in memory
 
-Before it may stand `counted`: instructions are counted, and nothing may depend on the clock. Under
+Before it may stand `tools`: the same methods are called as tools of an agent (MCP); or `lines`: the
+same, without MCP. Both are served as agents are, with a message a line.
+
+Before all may stand `counted`: instructions are counted, and nothing may depend on the clock. Under
 callgrind a loop takes so long that its watch comes to read in its place, now more and now less.
 
 One role more than the protocol has: `ledger URL COUNT` runs commands through the ledger alone.
@@ -46,8 +49,10 @@ VARIANTS = ("concurrent", "blocking", "uvloop", "raw", "raw-server", *IN_PROCESS
 is_counted = sys.argv[1] == "counted"
 if is_counted:
     del sys.argv[1]
+spoken = sys.argv.pop(1) if sys.argv[1] in ("tools", "lines") else ""
 variant = sys.argv.pop(1) if sys.argv[1] in VARIANTS else ""
-policy = AGENT if variant in ("concurrent", *HANDLERS) else replace(EDITOR, max_batch=50)
+serves_agents = spoken or variant in ("concurrent", *HANDLERS)
+policy = AGENT if serves_agents else replace(EDITOR, max_batch=50)
 store = None
 if sys.argv[1].startswith("store="):
     store = sys.argv.pop(1)[6:]
@@ -121,8 +126,14 @@ def serve() -> None:
         from duet_rpc.hosts.watch import LoopWatch
 
         LoopWatch.TICK = 3600.0
+    face = None
+    if spoken == "tools":
+        from duet_rpc.mcp import Mcp
+
+        face = Mcp()
     # The one thing that is not the default: "started" and "ended" would clutter the terminal.
-    Server(service, policy=policy, store=store or None).run_stdio(logs=Logs(level="warn"))
+    server = Server(service, policy=policy, store=store or None, face=face)
+    server.run_stdio(framing="ndjson" if spoken else "lsp", logs=Logs(level="warn"))
 
 
 def listen(path: str) -> None:

@@ -201,6 +201,11 @@ def test_log_lines_are_sent_to_who_wants_them() -> None:
     asked = {"jsonrpc": "2.0", "id": "e", "method": "tools/call"}
     loud = {**asked, "params": {"name": "desk_speak", "_meta": meta}}
     assert lines(client.send(json.dumps(loud))) == []
+    no_levels: list[Any] = ["loud", 3, ["error"], {}]
+    for no_level in no_levels:
+        loud["params"] = {"name": "desk_speak", "_meta": meta | {PREFIX + "logLevel": no_level}}
+        (refusal,) = client.send(json.dumps(loud))
+        assert refusal["error"]["code"] == -32602
 
 
 def test_changes_of_resources_are_told_to_who_listens() -> None:

@@ -295,7 +295,7 @@ def _failed(error: Any) -> "Ran":
 
     ending = Ending.DECLARED
     if isinstance(error, InputRequired):
-        ending = Ending.FAILED  # it runs again
+        ending = Ending.ASKED
     elif isinstance(error, ResultUnserializable):
         ending = Ending.UNSERIALIZABLE
     elif type(error) is InternalError:

@@ -83,6 +83,8 @@ class Ending(enum.Enum):
     """It raised something that no one foresaw."""
     UNSERIALIZABLE = "unserializable"
     """It returned something that cannot be sent."""
+    ASKED = "asked"
+    """It has asked its own caller for something: nothing has happened, and it will run again."""
 
 
 class Ran(Struct, frozen=True):
@@ -127,7 +129,7 @@ class Executor:
             result = error
             raise
         finally:
-            execution.settle(result)
+            execution.settle(None if execution.is_undone else result)
 
     def _report(self, execution: Execution, error: StoreUnavailable) -> None:
         """Log why commands are refused: one of them a second."""
@@ -169,7 +171,9 @@ class Executor:
                 raise
             execution.is_ending = True
             ran = self._within_limit(ran)
-            if ran.ending is Ending.FAILED and command.promise is Promise.RETRY_SAFE:
+            execution.is_undone = ran.ending is Ending.ASKED
+            released = (Ending.FAILED, Ending.ASKED)
+            if ran.ending in released and command.promise is Promise.RETRY_SAFE:
                 await self._submit_or_owe(waits, release)
                 return ran.body
             return await self._finish(waits, execution, lease, ran.body)
@@ -273,6 +277,7 @@ class Executor:
                 await waits.end(begun.rollback)
             raise
         execution.is_ending = True
+        execution.is_undone = ran.ending is Ending.ASKED
         ran = self._within_limit(ran)
         match ran.ending:
             case Ending.SUCCEEDED:

@@ -30,6 +30,8 @@ class Execution:
         """Whether the handler is done and its outcome is being recorded."""
         self.is_abandoned = False
         """Whether the caller that started it is gone; before the handler begins, that ends it."""
+        self.is_undone = False
+        """Whether the handler has asked its caller for something: that is for no one else."""
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], object]] = []
 

@@ -238,7 +238,8 @@ class Ledger:
                 case bytes() as body:
                     return body
                 case InProgress() | None:
-                    # It gave up waiting, or its caller went away before it began. Our time is ours.
+                    # It gave up waiting, its caller went away before it began, or was asked for
+                    # something. Our time is ours.
                     continue
                 case RpcError() as error:
                     raise copy(error) from error

@@ -16,7 +16,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.engine.failures import error_member, overloaded
 from duet_rpc.errors import InputRequired
-from duet_rpc.ledger.fingerprint import fingerprint
 from duet_rpc.mcp.questions import spell_question
 from duet_rpc.mcp.request_state import LIFETIME, Sealed
 from duet_rpc.mcp.rounds import Rounds
@@ -53,6 +52,8 @@ class Repeated(Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """A digest of the arguments."""
+        from duet_rpc.ledger.fingerprint import fingerprint  # here: it loads hashlib
+
         return fingerprint(self.target, self.arguments)
 
 

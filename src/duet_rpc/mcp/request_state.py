@@ -3,13 +3,13 @@
 The state comes back from whoever it was given to, or from somebody who has seen it. It is signed,
 bound to the caller, the method and the arguments, and ends after some minutes. That the last round
 has one effect is the ledger's part: the idempotency key of the command travels in it.
+
+What signs is loaded with the first state: few servers ask anything, and it would be a twentieth of
+their start.
 """
 
-import base64
-import binascii
-import hashlib
-import hmac
 import time
+from functools import cached_property
 
 import msgspec
 from msgspec import Raw, Struct
@@ -45,7 +45,13 @@ class Seal:
     """Signs states, and checks those that come back."""
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = hashlib.sha256(b"duet-rpc request state\0" + secret).digest()
+        self._given = secret
+
+    @cached_property
+    def _secret(self) -> bytes:
+        import hashlib
+
+        return hashlib.sha256(b"duet-rpc request state\0" + self._given).digest()
 
     def close(self, state: Sealed) -> str:
         """Sign a state, as text."""
@@ -54,6 +60,8 @@ class Seal:
 
     def open(self, text: str, *, principal: str, target: str, arguments: bytes) -> Sealed:
         """Read a state that a request brings; raise `ProtocolError` if it is not for this one."""
+        import hmac
+
         version, _, rest = text.partition(".")
         payload, _, signature = rest.partition(".")
         if version != _VERSION or not hmac.compare_digest(
@@ -62,7 +70,7 @@ class Seal:
             raise malformed("requestState is not one that this server has given")
         try:
             state = decode_value(_decoder, _read(payload))
-        except (msgspec.DecodeError, binascii.Error, ValueError):
+        except (msgspec.DecodeError, ValueError):  # no base64 is a ValueError as well
             raise malformed("requestState is not one that this server has given") from None
         if (state.principal, state.target, state.arguments) != (principal, target, arguments):
             raise malformed("requestState belongs to another request")
@@ -71,13 +79,20 @@ class Seal:
         return state
 
     def _sign(self, payload: str) -> str:
+        import hashlib
+        import hmac
+
         signed = payload.encode("utf-8", "replace")
         return _write(hmac.new(self._secret, signed, hashlib.sha256).digest())
 
 
 def _write(data: bytes) -> str:
+    import base64
+
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def _read(text: str) -> bytes:
+    import base64
+
     return base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))

@@ -3,6 +3,7 @@
 import click
 
 from duet_rpc.cli.serve_options import ServeOptions, option, serving_options
+from duet_rpc.collector import pause_collector
 
 
 @click.command("FILE[:OBJECT]", epilog="Exit codes: 0 ended as asked, 1 failed, 2 used wrongly.")
@@ -36,11 +37,13 @@ def command(
     FILE is a Python file, or a module as package.module. OBJECT is the Service in it; it may be
     left out where there is only one. An `Mcp` value in the same file says more about the server.
     """
-    from duet_rpc.cli.load import load_service_and_face, read_host_and_port
-    from duet_rpc.errors import UsageError
-    from duet_rpc.server.endpoints import Stdio, Tcp, Unix
-    from duet_rpc.server.server import Server
-    from duet_rpc.transports.stdio import take_stdio
+    with pause_collector():
+        import duet_rpc.mcp.face  # noqa: F401  # what `load` is going to need
+        from duet_rpc.cli.load import load_service_and_face, read_host_and_port
+        from duet_rpc.errors import UsageError
+        from duet_rpc.server.endpoints import Stdio, Tcp, Unix
+        from duet_rpc.server.server import Server
+        from duet_rpc.transports.stdio import take_stdio
 
     if unix is not None and tcp is not None:
         raise click.UsageError("choose one of --unix and --tcp")
