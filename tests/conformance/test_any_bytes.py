@@ -6,6 +6,7 @@ and with others in flight.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -336,6 +337,9 @@ class Book:
     def first_sent(self, age: float, read_at: float) -> float:
         return read_at - age
 
+    def fingerprint(self, method: str, params: bytes | None, without: Sequence[str]) -> bytes:
+        return fingerprint(method, params, without)
+
     def _keep(self, job: Job) -> None:
         ctx = job.context
         assert ctx is not None
@@ -404,6 +408,10 @@ def every_kind() -> Service:
     @service.command
     async def store(idempotency_key: str | None, a: int = 0) -> Any:
         return [idempotency_key, a]
+
+    @service.command(dedupe="arguments")
+    def once(a: int, ctx: Context) -> Any:
+        return [a, told_of(ctx)]
 
     @service.query(inline=True)
     def plain(a: int = 0) -> int:

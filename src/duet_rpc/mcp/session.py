@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.context import Origin, Peer
+from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.failures import error_member
 from duet_rpc.errors import InvalidParams, InvalidRequest, MethodNotFound, RpcError
@@ -30,6 +30,7 @@ from duet_rpc.mcp.request_meta import (
     read_value,
 )
 from duet_rpc.mcp.results import (
+    mark_repetition,
     spell_error,
     spell_open,
     spell_refusal,
@@ -195,6 +196,8 @@ class McpSession:
         meta = add_key(asked, params)
         job = self._prepare(tool.method, message.id, arguments, asked, meta=meta, read_at=read_at)
         spell = partial(spell_tool_result, tool, asked.revision, job.key)
+        if job.fingerprint is not None and job.context is not None:
+            spell = partial(_spell_once, spell, job.context, tool.method)
         job.shape = partial(self.dialogue.spell, asked, repeated, spell)
         return job
 
@@ -326,6 +329,16 @@ class McpSession:
 _READ = msgspec.json.Decoder(_ReadParams)
 _GET = msgspec.json.Decoder(_GetParams)
 _COMPLETE = msgspec.json.Decoder(completion.CompleteParams)
+
+
+def _spell_once(
+    spell: Callable[[bytes], bytes], context: Context, method: Method, member: bytes
+) -> bytes:
+    """Spell the answer of a tool that does the same once: a repetition says that it is one."""
+    spelled, window = spell(member), method.dedupe_window
+    if window is None or not context._is_replayed:
+        return spelled
+    return mark_repetition(window, spelled)
 
 
 def _read_level(sent: RequestMeta) -> str | None:
