@@ -41,7 +41,7 @@ from duet_rpc.mcp.revision import Revision
 from duet_rpc.mcp.revisions import EVERY_METHOD, NEWEST_HANDSHAKE, REVISIONS
 from duet_rpc.mcp.rounds import Rounds
 from duet_rpc.mcp.texts import make_params
-from duet_rpc.service import Method
+from duet_rpc.service import Kind, Method
 from duet_rpc.wire.dialect import MCP
 from duet_rpc.wire.messages import NULL, Notification, Request
 from duet_rpc.wire.params import read_short
@@ -143,6 +143,17 @@ class McpSession:
         if target is not None and isinstance(message, Request):
             return target(message, asked, read_at)
         return self._prepare_own(message, asked)
+
+    def is_command(self, message: Request | Notification) -> bool:
+        """See `FaceSession.is_command`."""
+        if message.method != "tools/call":
+            return False
+        try:
+            name = decode_value(_call_decoder, message.params or b"{}").name
+        except msgspec.DecodeError:
+            return False  # to be refused
+        tool = self.bound.tools.get(name)
+        return tool is not None and tool.method.kind is Kind.COMMAND
 
     def ask(self, message: Request | Notification) -> Asked:
         """Find out in which revision a message speaks; raise `ProtocolError`."""
