@@ -30,7 +30,11 @@ def act(ctx: Context, value: Any = None) -> Any:
     return value
 
 
-HELD = ("look", "act")
+@service.notification
+def change() -> None: ...
+
+
+HELD = ("look", "act", "change")
 ORDERED = replace(SPEC, ordered_commands=True)
 
 
@@ -236,6 +240,52 @@ def test_a_command_that_waits_for_its_peer_lets_the_next_one_begin() -> None:
 
 
 @pytest.mark.clause("order-14")
+def test_the_next_ones_go_on_while_it_waits() -> None:
+    line = held_line()
+    line.send(*[request("act", {"value": number}, number) for number in range(3)])
+    (first,) = line.host.open
+    requests = line.connection.requests
+    assert first.context is not None
+    requests.pause(first.context)
+    line.connection.go_on()
+    line.release(b"1")
+    assert ids(line.running) == [0, 2]
+    line.release(b"2")
+    requests.resume(first.context)
+    line.send(request("act", {"value": 3}, 3))
+    assert ids(line.running) == [0], "it goes on, and has the turn again"
+    line.release(b"0")
+    assert ids(line.running) == [3]
+
+
+@pytest.mark.clause("order-13")
+@pytest.mark.parametrize("cancelled", [1, 2])
+def test_one_that_has_the_turn_and_no_slot_may_be_cancelled(cancelled: int) -> None:
+    line = held_line()
+    line.send(*[request("act", {"value": number}, number) for number in range(4)])
+    line.send(notification("change"))
+    line.release(b"0")
+    assert line.running == [None], "what has to end first is the notification"
+    (answer,) = line.send(cancel(cancelled))
+    assert json.loads(answer)["error"]["code"] == -32800
+    line.release()
+    assert ids(line.running) == [3 - cancelled]
+    line.release()
+    assert ids(line.running) == [3]
+
+
+@pytest.mark.clause("order-13")
+def test_a_notification_in_order_waits_for_no_command() -> None:
+    line = held_line()
+    line.send(*[request("act", {"value": number}, number) for number in range(2)])
+    line.send(notification("change"), request("look", {"value": 2}, 2))
+    assert line.running == [b"0", None], "and what comes after it waits for it"
+    line.host.run(line.host.open.pop())
+    line.connection.go_on()
+    assert ids(line.running) == [0, 2]
+
+
+@pytest.mark.clause("order-14")
 def test_it_has_the_turn_again_if_no_one_has_taken_it() -> None:
     line = held_line()
     line.send(request("act", {"value": 0}, 0))
@@ -276,9 +326,10 @@ def test_beyond_that_commands_are_refused_while_queries_run() -> None:
     (refused,) = line.answers()
     assert json.loads(refused)["error"]["code"] == -32017 and json.loads(refused)["id"] == 3
     line.send(request("look", {"value": 7}, 7))
-    assert ids(line.running) == [0, 7]
+    line.send(b'{"jsonrpc":"2.0","id":8,"method":"look","odd":1}')
+    assert ids(line.running) == [0, 7, 8]
     line.release(b"0")
-    assert not line.connection.requests.refusing and ids(line.running) == [7, 1]
+    assert not line.connection.requests.refusing and ids(line.running) == [7, 8, 1]
 
 
 @pytest.mark.clause("order-13")
@@ -349,6 +400,23 @@ def test_the_items_of_an_exchange_are_in_order_and_exchanges_are_not() -> None:
     assert ids(line.running) == [3, 2]
     (answers,) = line.release_all()
     assert [each["result"] for each in json.loads(answers)] == [1, 2, 3]
+
+
+@pytest.mark.clause("order-14")
+def test_what_exchanges_hold_keeps_no_slot_from_others() -> None:
+    Chosen.carrier = "exchange"
+    try:
+        line = held_line(max_queued=2)
+    finally:
+        Chosen.carrier = "stream"
+    line.send(b"[%b]" % b",".join(request("act", [number], number) for number in range(4)))
+    assert ids(line.running) == [0]
+    for each in (request("look", [4], 4), request("act", [5], 5), request("act", [6], 6)):
+        assert line.send(each) == []
+    assert ids(line.running) == [0, 4, 5, 6]
+    *_, answers = line.release_all()
+    codes = [each.get("error", {}).get("code") for each in json.loads(answers)]
+    assert codes == [None, None, None, -32017], "beyond the queue it is refused"
 
 
 @pytest.mark.clause("order-14")

@@ -122,6 +122,15 @@ class OrderedRequests(Requests):
             self.turn.give(job, has_begun=True)
         super()._run(job)
 
+    def _lacks_room(self, waiting: Waiting) -> bool:
+        """What can begin at once needs none, though commands that are held have taken all of it."""
+        if not self.full:
+            return False
+        may_begin = self.turn.holder is None or not self._is_command(waiting)
+        slots = self.slots
+        has_slot = slots.running < slots.limit and not self.queue.waiting
+        return not (may_begin and has_slot) or bool(self._handover.lent)
+
     def _withdraw(self, queued: Queued) -> None:
         super()._withdraw(queued)
         if self.turn.holder is queued:

@@ -475,7 +475,7 @@ class Requests:
         asks_for_end = message.method in self._options.shutdown_methods
         if self.closing and not asks_for_end:
             return ShuttingDown()
-        if self.full and not asks_for_end:
+        if not asks_for_end and self._lacks_room(waiting):
             self.stats.refused += 1
             return overloaded()
         if type(message) is Request and message.id != NULL:
@@ -487,6 +487,10 @@ class Requests:
                     detail="a request with this id is still being worked on: use another",
                 )
         return None
+
+    def _lacks_room(self, waiting: Waiting) -> bool:
+        """Tell whether the queue has no room for a request that may have to wait."""
+        return self.full
 
     # From the start of a request to its end.
 
