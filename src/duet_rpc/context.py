@@ -307,6 +307,8 @@ class Context(Struct, eq=False):
     """What the face knows of the request, where another protocol is spoken."""
     _work_done: "WorkDoneReports | None" = None
     """What was reported, of a caller that wants progress with a begin and an end."""
+    _is_replayed: bool = False
+    """Whether a command was answered by the outcome of an earlier call."""
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, request {self.correlation_id}>"

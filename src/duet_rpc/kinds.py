@@ -3,6 +3,11 @@
 import enum
 from typing import Literal, TypeAlias
 
+Dedupe: TypeAlias = Literal["arguments"]
+"""What makes two calls of a command the same where its callers send no key."""
+DEDUPE_WINDOW = 600.0
+"""Seconds for which they are the same, unless a command says otherwise."""
+
 WhenSlow: TypeAlias = Literal["lagged", "drop-oldest", "wait"]
 """What a subscription does whose subscriber is too slow: it ends, drops the oldest item, or waits.
 """

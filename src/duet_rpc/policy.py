@@ -43,7 +43,10 @@ class Notifications(enum.Enum):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Every rule of one deployment. Build variants with `replace`; wrong ones raise."""
+    """Every rule of one deployment. Build variants with `replace`; wrong ones raise.
+
+    It has more than fifteen fields because each rule is one of them.
+    """
 
     name: str
     max_batch: int
@@ -68,6 +71,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Answers the peer has not read; beyond it we stop reading until the peer reads."""
     max_subscriptions: int = 1024
     """Subscriptions of one connection at once."""
+    ordered_commands: bool = False
+    """Whether the commands of one connection run one at a time, in the order in which they came;
+    queries go on beside them."""
 
     def __post_init__(self) -> None:
         if self.key_required and not self.command_needs_id:
@@ -101,7 +107,12 @@ _AT_LEAST_ONE = (
     "max_subscriptions",
 )
 
-_YES_OR_NO = ("answers_refused_notifications", "command_needs_id", "key_required")
+_YES_OR_NO = (
+    "answers_refused_notifications",
+    "command_needs_id",
+    "key_required",
+    "ordered_commands",
+)
 
 SPEC = Policy(
     name="spec",
@@ -169,6 +180,7 @@ def explain(policy: Policy) -> list[Rule]:
         return f"{count:,} bytes" + (f" ({count // _MIB} MiB)" if count % _MIB == 0 else "")
 
     declared = policy.notifications is Notifications.DECLARED
+    in_order = policy.ordered_commands or policy.max_in_flight == 1
     rules = [
         (
             "batches",
@@ -205,6 +217,13 @@ def explain(policy: Policy) -> list[Rule]:
             "idempotency key",
             "required" if policy.key_required else "optional",
             "services: a retry is no second command" if policy.key_required else "up to the caller",
+        ),
+        (
+            "commands",
+            "one at a time, in order" if in_order else "side by side, as queries",
+            "services: effects happen in the order in which they were asked for"
+            if policy.ordered_commands
+            else "as the handlers in flight",
         ),
         (
             "message size",

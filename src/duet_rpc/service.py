@@ -8,6 +8,7 @@ what to do, and not when the first request comes.
 import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -23,9 +24,9 @@ from duet_rpc.errors import (
     list_classes,
     pick_base,
 )
-from duet_rpc.kinds import Promise, WhenSlow
+from duet_rpc.kinds import DEDUPE_WINDOW, Dedupe, Promise, WhenSlow
 from duet_rpc.methods.names import Rename, find_rule
-from duet_rpc.options import SECONDS, check, is_seconds, is_text
+from duet_rpc.options import SECONDS, check, is_number, is_seconds, is_text
 
 if TYPE_CHECKING:
     from duet_rpc.methods.parameters import Parameters
@@ -72,7 +73,10 @@ class Kind(enum.Enum):
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler with its name, its rules and its prepared parameter decoder."""
+    """A handler with its name, its rules and its prepared parameter decoder.
+
+    It has more than fifteen fields because each thing that a decorator can say is one of them.
+    """
 
     name: str
     handler: Callable[..., Any]
@@ -94,6 +98,9 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """What it does with a subscriber that is too slow; of subscriptions."""
     errors: tuple[type[RpcError], ...] = ()
     """The classes that it is declared to raise."""
+    dedupe_window: float | None = None
+    """Seconds after its end in which a call with the same arguments repeats it; None if only a
+    key tells. Of commands."""
     tool: Any = None
     """`ToolOptions`: how it appears among the tools of an agent, where that is said."""
 
@@ -335,6 +342,8 @@ class Service(ServiceExtensions):
         inline: bool = False,
         ignore_unknown: bool | None = None,
         retry_safe: bool = False,
+        dedupe: Dedupe | None = None,
+        dedupe_window: float | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
         tool: "ToolOptions | None" = None,
@@ -349,6 +358,8 @@ class Service(ServiceExtensions):
         inline: bool = False,
         ignore_unknown: bool | None = None,
         retry_safe: bool = False,
+        dedupe: Dedupe | None = None,
+        dedupe_window: float | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
         tool: "ToolOptions | None" = None,
@@ -357,9 +368,14 @@ class Service(ServiceExtensions):
 
         It runs at most once for each idempotency key. `retry_safe` declares that running it again
         does no harm; a parameter annotated `Transaction` makes it transactional.
+
+        `dedupe="arguments"` is for callers that send no key, as most agents: a call without one has
+        the same arguments as its key, so for `dedupe_window` seconds (600) after it ended the same
+        call of the same principal does nothing and gets the same answer.
         """
 
         check("retry_safe", retry_safe, isinstance(retry_safe, bool), "True or False")
+        window = _choose_window(dedupe, dedupe_window)
 
         def register(handler: F) -> F:
             self._add(
@@ -374,6 +390,7 @@ class Service(ServiceExtensions):
                 timeout=timeout,
                 errors=errors,
                 tool=tool,
+                dedupe_window=window,
             )
             return handler
 
@@ -513,6 +530,7 @@ class Service(ServiceExtensions):
         ordered: bool = False,
         tool: "ToolOptions | None" = None,
         when_slow: WhenSlow | None = None,
+        dedupe_window: float | None = None,
     ) -> None:
         if not callable(handler):
             raise UsageError(
@@ -612,6 +630,7 @@ class Service(ServiceExtensions):
             streams=streams,
             tool=tool,
             when_slow=when_slow,
+            dedupe_window=dedupe_window,
         )
 
 
@@ -634,6 +653,20 @@ def _keep_resume(rule: Callable[[str], str]) -> Callable[[str], str]:
     from duet_rpc.wire.subscriptions import RESUME
 
     return lambda name: name if name == RESUME else rule(name)
+
+
+def _choose_window(dedupe: Any, window: Any) -> float | None:
+    """Say for how long the same arguments are the same command; None if they never are."""
+    check("dedupe", dedupe, dedupe in (None, "arguments"), 'None or "arguments"')
+    if dedupe is None:
+        unused = window is None
+        check("dedupe_window", window, unused, 'dedupe="arguments" as well, or leave it out')
+        return None
+    if window is None:
+        return DEDUPE_WINDOW
+    sound = is_number(window) and 0 < window < inf
+    check("dedupe_window", window, sound, "a number of seconds above 0")
+    return float(window)
 
 
 def first_paragraph(doc: str | None) -> str:

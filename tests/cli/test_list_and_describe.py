@@ -105,6 +105,19 @@ def test_what_a_description_tells_of_names_and_of_all_params(place: Path) -> Non
     assert run("call", "find", "maxItems:=4", *server, cwd=place).json == 4
 
 
+def test_what_a_description_tells_of_a_repetition(place: Path) -> None:
+    (place / "alarm.py").write_text(
+        "from duet_rpc import Service\n"
+        "alarm = Service()\n"
+        "@alarm.command(dedupe='arguments', dedupe_window=90)\ndef page(who: str) -> None: ...\n"
+    )
+    server = ("--", "duet-rpc", "serve", "alarm.py")
+    page = on_terminal("describe", "page", "--no-color", *server, cwd=place).out
+    assert "the same arguments within 90 s are taken for a repetition" in page, page
+    described = run("describe", "page", *server, cwd=place).json
+    assert described["x-dedupe"] == {"by": "arguments", "window": 90.0}
+
+
 def test_a_description_for_programs(on_tcp: OnSocket) -> None:
     ran = run("describe", on_tcp.address, "add")
     assert (ran.code, ran.err) == (0, ""), ran

@@ -17,7 +17,7 @@ def find(word: str) -> list[str]:
     """Find notes with a word in them."""
     return []
 
-@notes.command(tool=ToolOptions(destructive=False))
+@notes.command(tool=ToolOptions(destructive=False), dedupe="arguments")
 def add(text: str) -> int:
     """Add a note."""
     return 1
@@ -61,8 +61,8 @@ def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
     code, out, _ = check(tmp_path, GOOD, "--strict")
     assert code == 1 and "memory only" in out
     code, out, _ = check(tmp_path, WARNED, *STORE)
-    assert code == 0 and "0 errors, 4 warnings" in out
-    for rule in ("hints", "description", "timeout-zed", "timeout-codex"):
+    assert code == 0 and "0 errors, 5 warnings" in out
+    for rule in ("hints", "repetition", "description", "timeout-zed", "timeout-codex"):
         assert f"warning  {rule} " in out
 
 
@@ -85,7 +85,7 @@ def test_programs_read_json(tmp_path: Path) -> None:
     ran = run("mcp", "check", "notes.py", "--json", "--name", "n", *STORE, cwd=tmp_path)
     said = ran.json
     assert ran.code == 1 and said["server"] == "n" and "notes_find" in said["tools"]
-    assert (said["errors"], said["warnings"]) == (2, 4)
+    assert (said["errors"], said["warnings"]) == (2, 5)
     first = said["findings"][0]
     assert first == {
         "rule": "full-name",

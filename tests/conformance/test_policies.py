@@ -152,3 +152,10 @@ def test_a_required_key_without_a_durable_store_refuses_to_start() -> None:
 @pytest.mark.clause("policies-1", "policies-2")
 def test_there_are_five_presets() -> None:
     assert list(PRESETS.values()) == ALL
+
+
+@pytest.mark.clause("policies-9")
+@every_preset
+def test_no_preset_orders_commands(policy: Policy) -> None:
+    assert not policy.ordered_commands
+    assert replace(policy, ordered_commands=True).ordered_commands

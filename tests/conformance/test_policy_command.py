@@ -7,10 +7,11 @@ from click.testing import CliRunner
 
 from duet_rpc.cli.main import duet_rpc
 
+BESIDE, IN_ORDER = "side by side, as queries", "one at a time, in order"
 TABLE = {
-    "spec": ("up to 100 items", "16", "any method", "logged", "no", "optional"),
-    "editor": ("refused", "1", "any method", "logged", "no", "optional"),
-    "agent": ("up to 50 items", "16", "any method", "logged", "no", "optional"),
+    "spec": ("up to 100 items", "16", "any method", "logged", "no", "optional", BESIDE),
+    "editor": ("refused", "1", "any method", "logged", "no", "optional", IN_ORDER),
+    "agent": ("up to 50 items", "16", "any method", "logged", "no", "optional", BESIDE),
     "development": (
         "up to 50 items",
         "16",
@@ -18,6 +19,7 @@ TABLE = {
         "answered with id null",
         "yes",
         "optional",
+        BESIDE,
     ),
     "production": (
         "up to 50 items",
@@ -26,6 +28,7 @@ TABLE = {
         "answered with id null",
         "yes",
         "required",
+        BESIDE,
     ),
 }
 RULES = (
@@ -35,6 +38,7 @@ RULES = (
     "refused message without id",
     "command needs id",
     "idempotency key",
+    "commands",
 )
 LIMITS = {
     "message size": "10,485,760 bytes",

@@ -40,7 +40,15 @@ def test_help_lists_every_command_with_a_sentence() -> None:
 @pytest.mark.parametrize("command", ["rpc", "serve"])
 def test_every_option_has_its_variable_beside_it(command: str) -> None:
     text = " ".join(run(command, "--help").stdout.split())
-    for name in ("POLICY", "FRAMING", "READ_TIMEOUT", "MAX_MESSAGE_BYTES", "LOG_LEVEL", "LOG"):
+    for name in (
+        "POLICY",
+        "FRAMING",
+        "READ_TIMEOUT",
+        "MAX_MESSAGE_BYTES",
+        "ORDERED_COMMANDS",
+        "LOG_LEVEL",
+        "LOG",
+    ):
         assert f"DUET_RPC_{name}" in text
     assert "NO_COLOR" in text
     assert "duet-rpc " + command in text, "an example"
@@ -275,3 +283,35 @@ def test_the_command_says_that_it_needs_click() -> None:
     )
     assert shown.returncode == 1
     assert "pip install 'duet-rpc[cli]'" in shown.stderr
+
+
+IN_ORDER = """
+import asyncio, sys
+from duet_rpc import Service
+
+service = Service()
+
+@service.command
+async def act(number: int) -> int:
+    print(f"begin {number}", file=sys.stderr)
+    await asyncio.sleep(0.01)
+    print(f"end {number}", file=sys.stderr)
+    return number
+"""
+
+
+@pytest.mark.clause("policies-9")
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_commands_in_order_are_asked_for_on_the_command_line(
+    tmp_path: Path, by_environment: bool
+) -> None:
+    (tmp_path / "app.py").write_text(IN_ORDER)
+    words = [] if by_environment else ["--ordered-commands"]
+    env = environment(**({"DUET_RPC_ORDERED_COMMANDS": "1"} if by_environment else {}))
+    command = ("serve", "app.py", "--policy", "agent", *words)
+    with Process(*command, cwd=tmp_path, env=env) as daemon:
+        daemon.send(b"".join(request("act", [number], number) for number in range(3)))
+        assert [daemon.result(number) for number in range(3)] == [0, 1, 2]
+        daemon.wait_for_log("end 2")
+        said = [each for each in daemon.log.splitlines() if each.startswith(("begin", "end"))]
+    assert said == [f"{word} {number}" for number in range(3) for word in ("begin", "end")]

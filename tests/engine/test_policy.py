@@ -86,6 +86,7 @@ def test_a_limit_is_at_least_one(rule: str, value: float) -> None:
         ("max_depth", 6.5, "a whole number, at least 1"),
         ("max_queued", True, "a whole number, at least 1"),
         ("key_required", "no", "True or False"),
+        ("ordered_commands", 1, "True or False"),
         ("notifications", "any method", "Notifications.ANY or DECLARED"),
         ("name", 7, "a text"),
     ],

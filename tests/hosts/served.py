@@ -660,6 +660,38 @@ def effect(path: str) -> None:
         file.write("x")
 
 
+@plain.command
+def keep(name: str, until: str) -> str:
+    """Say that it begins, and go on until the test has made a file."""
+    say(f"keeping {name}")
+    wait_for_file(until)
+    say(f"kept {name}")
+    return name
+
+
+@more.command
+async def keep_async(name: str, until: str) -> str:
+    """Do the same on the loop, which goes on meanwhile."""
+    say(f"keeping {name}")
+    await asyncio.to_thread(wait_for_file, until)
+    say(f"kept {name}")
+    return name
+
+
+@plain.command
+def ask_back(ctx: Context) -> Any:
+    """Do something that the peer cannot answer before it has called a command."""
+    say("asking back")
+    return ctx.call("question", timeout=60).result()
+
+
+@more.command
+async def ask_back_async(ctx: Context) -> Any:
+    """Do the same in a coroutine."""
+    say("asking back")
+    return await ctx.call("question", timeout=60)
+
+
 @more.query(inline=True)
 def effect_inline(path: str) -> None:
     """Leave a trace, on the thread that reads."""

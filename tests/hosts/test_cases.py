@@ -628,6 +628,51 @@ def test_a_peer_that_is_gone_is_known_to_be(host: Host, tmp_path: Path) -> None:
         line.wait_for_log("the peer is gone", 2)
 
 
+# Commands in order.
+
+
+@over(EVERY, without=[ONE_AT_A_TIME])
+def test_commands_run_one_at_a_time_beside_queries(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, ordered_commands=True) as line:
+        for method in methods(host, "keep"):
+            gates = [tmp_path / f"{method} {number}" for number in range(4)]
+            for number, gate in enumerate(gates):
+                params = {"name": gate.name, "until": str(gate)}
+                line.write(request(method, params, number))
+            line.wait_for_log(f"keeping {gates[0].name}")
+            assert line.call("add", [1, 2], "beside")["result"] == 3
+            line.write(notification("$/cancelRequest", {"id": 1}))
+            assert line.answer()["error"]["code"] == -32800
+            for number in (0, 2, 3):
+                gates[number].touch()
+                answer = line.answer()
+                assert (answer["id"], answer["result"]) == (number, gates[number].name)
+    order = [each for each in line.log.splitlines() if each.startswith(("keeping", "kept"))]
+    assert order == [
+        f"{word} {method} {number}"
+        for method in methods(host, "keep")
+        for number in (0, 2, 3)
+        for word in ("keeping", "kept")
+    ]
+
+
+@over(EVERY)
+def test_a_command_whose_peer_calls_a_command_goes_on(host: Host, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    with host.serve(tmp_path, ordered_commands=True) as line:
+        for method in methods(host, "ask_back"):
+            line.write(request(method, {}, "outer"))
+            question = line.answer()
+            assert question["method"] == "question"
+            line.write(request("keep", {"name": "inner", "until": str(gate)}, "inner"))
+            assert line.answer()["id"] == "inner"
+            said = {"jsonrpc": "2.0", "id": question["id"], "result": 7}
+            line.write(frame(json.dumps(said).encode()))
+            answer = line.answer()
+            assert (answer["id"], answer["result"]) == ("outer", 7)
+
+
 # Exchanges: each body by itself.
 
 

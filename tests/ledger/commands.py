@@ -17,8 +17,10 @@ def command(
     method: str = "bank.transfer",
     fingerprint: bytes = b"f" * 32,
     age: float = 0.0,
+    window: float | None = None,
 ) -> Command:
-    return Command(principal, method, key, fingerprint, promise, f"correlation of {key}", age)
+    correlation_id = f"correlation of {key}"
+    return Command(principal, method, key, fingerprint, promise, correlation_id, age, window)
 
 
 class Handler:

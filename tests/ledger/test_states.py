@@ -25,6 +25,7 @@ from duet_rpc.ledger.states import (
     decide_forget,
     decide_resolve,
     decide_sweep,
+    is_after_window,
     show_record,
 )
 from tests.ledger.commands import AT_MOST_ONCE, RETRY_SAFE, TRANSACTIONAL, command
@@ -38,8 +39,9 @@ def claim(
     promise: Promise = AT_MOST_ONCE,
     fingerprint: bytes = b"f",
     age: float = 0.0,
+    window: float | None = None,
 ) -> Claim:
-    asked = command(promise=promise, fingerprint=fingerprint, age=age)
+    asked = command(promise=promise, fingerprint=fingerprint, age=age, window=window)
     return Claim(asked, owner, LEASE, UNKNOWN_TTL, TTL)
 
 
@@ -263,6 +265,47 @@ def test_a_retry_safe_command_runs_whatever_its_age() -> None:
     assert isinstance(answer, Claimed)
 
 
+@pytest.mark.parametrize("promise", Promise)
+def test_a_window_counts_from_the_end_of_the_first_run(promise: Promise) -> None:
+    record = done()
+    end = record.finished_at
+    assert end == NOW + 1
+    late = claim("two", promise, window=50.0)
+    assert decide(late, record, end + 49.999) == (Replay(b"0"), record)
+    answer, again = decide(late, record, end + 50.0)
+    assert isinstance(answer, Claimed) and answer.token > record.token
+    assert again is not None and again.state is State.RUNNING and again.outcome is None
+    assert decide(claim("two"), record, end + 50.0).answer == Replay(b"0"), "a key has no window"
+
+
+@pytest.mark.parametrize("promise", [AT_MOST_ONCE, TRANSACTIONAL])
+def test_a_run_and_an_unknown_outcome_are_never_after_the_window(promise: Promise) -> None:
+    before = running(promise)
+    late = claim("two", promise, window=5.0)
+    assert isinstance(decide(late, before, NOW + 10).answer, Busy)
+    answer, record = decide(late, before, NOW + LEASE)
+    assert answer == Unknown() and record is not None
+    over = record.expires_at
+    assert decide(late, record, over - 1) == (Unknown(), record)
+    assert isinstance(decide(late, record, over).answer, Claimed), "it lives as long as any"
+
+
+def test_a_retry_comes_as_early_as_its_first_try() -> None:
+    record = done()
+    end = record.finished_at
+    assert end is not None
+    own = claim("two", age=90.0, window=50.0)
+    assert decide(own, record, end + 80.0).answer == Replay(b"0"), "the record is its own"
+    other = claim("two", age=20.0, window=50.0)
+    answer = decide(other, record, end + 80.0).answer
+    assert isinstance(answer, Claimed), "its first try would have run, and did not come"
+
+
+def test_a_clock_that_is_set_back_does_not_run_a_command_again() -> None:
+    record = done()
+    assert decide(claim("two", window=5.0), record, NOW - 3600.0).answer == Replay(b"0")
+
+
 OWNERS = st.sampled_from(["one", "two", "three"])
 PROMISES = st.shared(st.sampled_from(list(Promise)), key="promise")
 
@@ -290,16 +333,26 @@ class AnyLife(RuleBasedStateMachine):
         if before is not None and after is not None:
             assert after.token >= before.token
             if before.state is State.DONE and before.expires_at > self.now:
-                assert after is before, "an outcome stands until its time is over"
+                is_late = isinstance(operation, Claim) and is_after_window(
+                    operation.command, before, self.now
+                )
+                assert is_late or after is before, "an outcome stands until its time is over"
+                if after is not before:
+                    self.replayed.clear()
         if before is not None and before.state is State.DONE and before.expires_at <= self.now:
             self.replayed.clear()
         self.record = after
         return answer
 
-    @rule(owner=OWNERS, promise=PROMISES, fingerprint=st.sampled_from([b"f", b"f", b"g"]))
-    def claim(self, owner: str, promise: Promise, fingerprint: bytes) -> None:
+    @rule(
+        owner=OWNERS,
+        promise=PROMISES,
+        fingerprint=st.sampled_from([b"f", b"f", b"g"]),
+        window=st.sampled_from([None, None, TTL / 2]),
+    )
+    def claim(self, owner: str, promise: Promise, fingerprint: bytes, window: float | None) -> None:
         before = self.record
-        answer = self.apply(claim(owner, promise, fingerprint))
+        answer = self.apply(claim(owner, promise, fingerprint, window=window))
         if isinstance(answer, Claimed):
             self.tokens[owner] = answer.token
             if before is not None and before.state is State.RUNNING:

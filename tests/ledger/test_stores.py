@@ -40,7 +40,9 @@ every_store = pytest.mark.parametrize("kind", STORES, indirect=True)
 LIVE, OVER = 10_000.0, 0.0
 YOUNG, OLD = 0.0001, 1e9
 """Ages of retries: one that every store remembers, and one that none does."""
-Step = tuple[str, str, str, float, Promise, float]
+LONG, SHORT = 1e9, 1e-9
+"""Windows: one that is never over, and one that always is."""
+Step = tuple[str, str, str, float, Promise, float, float | None]
 
 
 def claim(
@@ -81,13 +83,13 @@ class Twin:
         return f"{self.round}-{key}"
 
     def operations(self, step: Step) -> tuple[Operation, Operation]:
-        verb, key, owner, lease, promise, age = step
+        verb, key, owner, lease, promise, age, window = step
         identity = command(self.key(key)).identity
         token, model_token = self.tokens.get((key, owner), (1, 1))
         match verb:
             case "claim" | "other":
                 print = b"g" if verb == "other" else b"f"
-                asked = command(self.key(key), promise, fingerprint=print, age=age)
+                asked = command(self.key(key), promise, fingerprint=print, age=age, window=window)
                 same: Operation = Claim(asked, owner, lease, 10_000.0)
                 return same, same
             case "renew":
@@ -141,6 +143,7 @@ STEPS = st.tuples(
     st.sampled_from([LIVE, OVER]),
     st.sampled_from([AT_MOST_ONCE, RETRY_SAFE]),
     st.sampled_from([0.0, 0.0, YOUNG, OLD]),
+    st.sampled_from([None, None, LONG, SHORT]),
 )
 GROUPS = st.lists(STEPS, min_size=1, max_size=3, unique_by=lambda step: step[1])
 rounds = iter(range(1_000_000_000))
@@ -182,6 +185,20 @@ def test_a_record_keeps_every_field(store: Store) -> None:
     assert finished is not None and finished.finished_at is not None
     assert finished.outcome == outcome and finished.created_at == record.created_at
     assert finished.expires_at - finished.finished_at == pytest.approx(5.0, abs=1.0)
+
+
+@every_store
+def test_after_its_window_a_command_is_claimed_anew(store: Store) -> None:
+    assert finish(store, "one", b"1") == Kept()
+    before = store.look(command().identity)
+    later = Claim(command(window=LONG), "two", LIVE, LIVE)
+    assert apply(store, later) == Replay(b"1") and before is not None
+    again = apply(store, Claim(command(window=SHORT), "two", LIVE, LIVE))
+    assert isinstance(again, Claimed) and again.token > before.token and again.attempt == 1
+    fenced = apply(store, Finish(command().identity, before.token, "one", b"late", LIVE))
+    assert isinstance(fenced, Fenced), "the first run cannot write over the second"
+    assert apply(store, Finish(command().identity, again.token, "two", b"2", LIVE)) == Kept()
+    assert apply(store, later) == Replay(b"2")
 
 
 @every_store

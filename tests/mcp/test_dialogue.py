@@ -236,6 +236,30 @@ async def test_the_last_round_replayed_a_hundred_times_has_one_effect() -> None:
     assert all(each == results[0] for each in results)
 
 
+@pytest.mark.clause("repetition-3")
+@pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
+async def test_a_command_without_a_key_that_asked_is_not_done_again(revision: str) -> None:
+    service, agent = Service("desk"), Agent([accept(name="Ada")])
+    removed: list[str] = []
+
+    @service.command(retry_safe=True, dedupe="arguments")
+    def remove(what: str, ctx: Context) -> str:
+        if ctx.elicit(Details, f"Remove {what}?", key="sure").result() is None:
+            return "kept"
+        removed.append(what)
+        return "removed"
+
+    arguments = {"what": "all"}
+    async with connected(service, agent, revision) as client:
+        if revision == MODERN:
+            results = [await ask_again(client, "desk_remove", agent, arguments) for _ in range(2)]
+        else:
+            results = [await call(client, "desk_remove", arguments=arguments) for _ in range(2)]
+    assert len(agent.asked) == 1 and removed == ["all"]
+    assert [each["structuredContent"]["result"] for each in results] == ["removed"] * 2
+    assert [len(each["content"]) for each in results] == [1, 2]
+
+
 async def test_a_transactional_command_holds_no_transaction_while_somebody_thinks(
     tmp_path: Path,
 ) -> None:

@@ -104,10 +104,13 @@ BREAKING: dict[str, Offered] = {
         ),
     ),
     "recursion": offer(tree),
-    "hints": Offered(server="notes", tools=command()),
+    "hints": Offered(server="notes", tools=command(retry_safe=True)),
     "store": Offered(
-        server="notes", tools=command(tool=ToolOptions(destructive=True)), has_store=False
+        server="notes",
+        tools=command(retry_safe=True, tool=ToolOptions(destructive=True)),
+        has_store=False,
     ),
+    "repetition": Offered(server="notes", tools=command(tool=ToolOptions(destructive=True))),
     "timeout-codex": offer(look, timeout=301.0),
     "timeout-zed": offer(look, timeout=61.0),
 }
@@ -117,7 +120,8 @@ KEEPING = [
     many(MAX_TOOLS_CURSOR),
     offer(look, server="n" * 53),
     offer(look, description="x" * MAX_DESCRIPTION),
-    Offered(server="notes", tools=command(tool=ToolOptions(destructive=True))),
+    Offered(server="notes", tools=command(tool=ToolOptions(destructive=True), dedupe="arguments")),
+    Offered(server="notes", tools=command(tool=ToolOptions(destructive=True, idempotent=False))),
     Offered(server="notes", tools=offer(look).tools, has_store=False),
 ]
 

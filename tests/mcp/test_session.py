@@ -8,6 +8,7 @@ import pytest
 from duet_rpc import Context, Service
 from duet_rpc.errors import UsageError
 from duet_rpc.mcp import Mcp, ResourceNotFound
+from duet_rpc.policy import AGENT, replace
 from tests.mcp.in_hand import InHand
 from tests.mcp.line import MODERN, MODERN_META, PREFIX, REVISIONS
 
@@ -291,3 +292,41 @@ def _without_reference(answer: bytes) -> bytes:
     import re
 
     return re.sub(rb"[0-9a-f]{12}", b"REFERENCE", answer)
+
+
+@pytest.mark.clause("order-13")
+def test_tools_that_act_run_in_order_beside_those_that_read() -> None:
+    service = Service("desk")
+
+    @service.query
+    def look(ctx: Context) -> str:
+        return "looked"
+
+    @service.command
+    def act(number: int) -> int:
+        return number
+
+    agent = InHand(service, policy=replace(AGENT, ordered_commands=True))
+    agent.host.held = {"desk.look", "desk.act"}
+
+    def call(id: int, tool: str, **arguments: int) -> list[Any]:
+        params = {"name": tool, "arguments": arguments}
+        message = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        return agent.send(json.dumps(message))
+
+    for id in (11, 12):
+        call(id, "desk_act", number=id)
+    call(13, "desk_look")
+    call(14, "desk_act", number=14)
+    (unknown,) = call(15, "desk_gone")
+    assert unknown["error"]["code"] == -32602
+    assert [job.id for job in agent.host.open] == [b"11", b"13"]
+    began = []
+    while agent.host.open:
+        job = agent.host.open.pop(0)
+        began.append(job.id)
+        agent.host.run(job)
+        connection = agent.host.connection
+        assert connection is not None
+        connection.go_on()
+    assert began == [b"11", b"13", b"12", b"14"]

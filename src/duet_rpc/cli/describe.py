@@ -31,6 +31,11 @@ WHEN_SLOW = {
     "wait": "it waits for a subscriber that does not keep up",
 }
 
+_DEDUPE = (
+    "without a key, the same arguments within {:g} s are taken for a repetition: nothing is done"
+    " again, and the answer is the first one"
+)
+
 _STRUCTURES = {"by-name": "(by name)", "by-position": "(by position)"}
 
 
@@ -74,6 +79,9 @@ def _lay_out(
     if method.promise in PROMISES:
         yield ""
         yield f"  {PROMISES[method.promise]}"
+    if method.dedupe_window is not None:
+        yield ""
+        yield f"  {_DEDUPE.format(method.dedupe_window)}"
     if method.when_slow in WHEN_SLOW:
         yield ""
         yield f"  {WHEN_SLOW[method.when_slow]}"

@@ -60,6 +60,13 @@ _OPTIONS = (
         help="Refuse longer messages.  [10 MiB]",
     ),
     option(
+        "--ordered-commands",
+        is_flag=True,
+        envvar="DUET_RPC_ORDERED_COMMANDS",
+        help="Run the commands of a connection one at a time, in the order in which they came;"
+        " queries go on beside them.",
+    ),
+    option(
         "--log-level",
         type=click.Choice(LEVELS, case_sensitive=False),
         default="info",
@@ -95,6 +102,7 @@ class ServeOptions(NamedTuple):
     framing: Any
     read_timeout: float | None
     max_message_bytes: int | None
+    ordered_commands: bool
     log_level: str
     log_file: str | None
     no_exception_text: bool
@@ -108,7 +116,11 @@ class ServeOptions(NamedTuple):
         name = self.policy
         if usual is not None and _is_default("policy"):
             name = usual
-        given = {"read_timeout": self.read_timeout, "max_message_bytes": self.max_message_bytes}
+        given = {
+            "read_timeout": self.read_timeout,
+            "max_message_bytes": self.max_message_bytes,
+            "ordered_commands": self.ordered_commands or None,
+        }
         changes = {rule: value for rule, value in given.items() if value is not None}
         return replace(preset(name), **changes) if changes else preset(name)
 

@@ -97,7 +97,12 @@ class Connection:
         )
         self.calls: Calls = self.calls_class(self, host, options.one_at_a_time, dispatcher.dialect)
         """What we asked of the peer."""
-        self.requests: Requests = self.requests_class(
+        requests_class = self.requests_class
+        if policy.ordered_commands:
+            from duet_rpc.engine.ordered_commands import put_in_order  # few ask for it
+
+            requests_class = put_in_order(requests_class)
+        self.requests: Requests = requests_class(
             dispatcher,
             host,
             options,
@@ -236,7 +241,7 @@ class Connection:
         """Go on with what has arrived and what waits, as far as there is room."""
         arrived, requests, open_calls = self._arrived, self.requests, self._open_calls
         slots, queue = requests.slots, requests.queue
-        waiting = queue.waiting
+        waiting, held = queue.waiting, queue.held
         while not self.congested:
             # An answer to a call of ours needs no slot, and no turn.
             if open_calls and arrived:
@@ -250,7 +255,11 @@ class Connection:
                     body = self._answer_at_once()
                     if body is None:
                         continue
-                elif slots.running >= slots.limit and requests.full and not requests.refusing:
+                elif (
+                    (slots.running >= slots.limit or held)
+                    and requests.full
+                    and not requests.refusing
+                ):
                     break
                 else:
                     body = arrived.popleft()

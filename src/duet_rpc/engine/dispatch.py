@@ -44,6 +44,7 @@ from duet_rpc.wire.messages import (
 from duet_rpc.wire.models import write_model
 from duet_rpc.wire.params import (
     KEY,
+    KEY_OF_ARGUMENTS,
     NO_META,
     Meta,
     RetryAge,
@@ -89,13 +90,20 @@ class CommandLedger(Protocol):
         """Do the same for an `async def`."""
         ...
 
+    def fingerprint(self, method: str, params: bytes | None, without: Sequence[str]) -> bytes:
+        """Hash a method and its params but for these members: the same for the same values."""
+        ...
+
     def outcome(self, principal: str, method: str, key: str, age: float = 0.0) -> Any:
         """Tell what became of a command: its state, and its result or error once it has one."""
         ...
 
 
 class Job(Struct, eq=False):
-    """One request or notification that has passed every rule before the handler."""
+    """One request or notification that has passed every rule before the handler.
+
+    It has more than fifteen fields because it is one flat value that is made for each request.
+    """
 
     id: bytes | None
     """The raw id to answer under; None for a notification."""
@@ -108,6 +116,8 @@ class Job(Struct, eq=False):
     context: Context | None = None
     key: str | None = None
     """The idempotency key of a command, if it has one."""
+    fingerprint: bytes | None = None
+    """That of its params, if its key was made of it because its caller gave none."""
     is_recorded: bool = False
     """Whether the ledger runs it."""
     correlation_id: str = ""
@@ -250,7 +260,7 @@ class Dispatcher(Failures):
         if parameters.takes_key or parameters.context is not None:
             key = values.idempotency_key if parameters.takes_key else UNSET
             meta = values._meta if parameters.holds_meta else UNSET
-            self._complete(job, key, meta, peer, origin)
+            self._complete(job, key, meta, peer, origin, None, body)
             if job.is_recorded:
                 job.params = raw_params(body)
         return job
@@ -306,13 +316,20 @@ class Dispatcher(Failures):
         peer: Peer,
         origin: Origin,
         read_at: float | None = None,
+        body: bytes | bytearray | None = None,
     ) -> None:
-        """Apply the rules for what travels beside params; make the context if one is asked for."""
+        """Apply the rules for what travels beside params; make the context if one is asked for.
+
+        `body` is the message, if the job has not been given its params.
+        """
         method, ledger = job.method, self._ledger
         meta = NO_META if sent_meta is UNSET else read_meta(sent_meta)
         key = retry = None
         if method.kind is Kind.COMMAND:
-            key = read_key(sent_key, meta, method.name, required=self.policy.key_required)
+            required = self.policy.key_required and method.dedupe_window is None
+            key = read_key(sent_key, meta, method.name, required=required)
+            if method.dedupe_window is not None and ledger is not None:
+                key = self._choose_key(job, key, ledger, body)
             retry = read_retry(meta)
             method.parameters.give_key(job.values, key)
         is_recorded = key is not None or method.promise is Promise.TRANSACTIONAL
@@ -337,6 +354,23 @@ class Dispatcher(Failures):
             if retry is not None and retry.age_ms and ledger is not None:
                 at = ledger.now() if read_at is None else read_at
                 context.first_sent = ledger.first_sent(retry.age, at)
+
+    def _choose_key(
+        self, job: Job, given: str | None, ledger: CommandLedger, body: bytes | bytearray | None
+    ) -> str:
+        """Choose the key of a command that has its arguments as its key, if it is given no other.
+
+        That key may be given as well: a caller that was told of a failure has read it.
+        """
+        if given is not None and not given.startswith(KEY_OF_ARGUMENTS):
+            return given
+        params = job.params if body is None else raw_params(body)
+        fingerprint = ledger.fingerprint(job.method.name, params, self._beside)
+        key = KEY_OF_ARGUMENTS + fingerprint.hex()
+        if given is not None and given != key:
+            return given
+        job.fingerprint = fingerprint
+        return key
 
     def _read_stream(self, job: Job, context: Context, meta: Meta) -> None:
         """Read how the caller wants the items of a method that yields."""

@@ -12,7 +12,7 @@ from duet_rpc.context import Origin
 from duet_rpc.engine.batch import SingleAnswer
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.handover import Handover
-from duet_rpc.engine.queue import RequestQueue, Waiting, cost
+from duet_rpc.engine.queue import RequestQueue, cost
 from duet_rpc.engine.requests import RequestHost, RequestOptions, Requests
 from duet_rpc.engine.slots import Slots
 from duet_rpc.errors import Cancelled, RpcError
@@ -38,6 +38,10 @@ class Exchanges:
         """We shut down: what has not been started is answered `shutting-down`."""
         self._host = host
         self._max_message_bytes = policy.max_message_bytes
+        if policy.ordered_commands:
+            from duet_rpc.engine.ordered_commands import put_in_order  # few ask for it
+
+            self.requests_class = put_in_order(self.requests_class)
 
     def take(self, body: bytes | bytearray, origin: Origin, deliver: Deliver) -> "Exchange":
         """Begin an exchange; its answer is delivered at once or later."""
@@ -77,6 +81,7 @@ class Exchanges:
     def refuse_queued(self) -> None:
         """Answer everything that waits, and what still comes: we are shutting down."""
         self.closing = True
+        self.queue.let_in_all()
         while self.queue.waiting:
             queued = self.queue.popleft()
             requests: Requests = queued.place[0].requests  # type: ignore[index]
@@ -144,15 +149,12 @@ class Exchange:
     def cancel(self) -> None:
         """The caller has gone: nothing of this is answered; what has not begun does not begin."""
         requests, queue = self.requests, self._exchanges.queue
-        ours = [each for each in queue.waiting if self._owns(each)]
+        ours = [each for each in (*queue.held, *queue.waiting) if requests.owns(each)]
         for each in ours:
             queue.remove(each)
         for job in list(requests.by_id.values()):
             if type(job) is Job and not job.size:
                 requests.abandon(job, Cancelled(), answers=False)
-
-    def _owns(self, queued: Waiting | Job) -> bool:
-        return queued.place is not None and queued.place[0].requests is self.requests
 
 
 class _NoCalls:

@@ -77,6 +77,10 @@ class FaceSession(Protocol):
         """Find what a message asks for; see `Dispatcher.prepare`. Raises `RpcError`."""
         ...
 
+    def is_command(self, message: Request | Notification) -> bool:
+        """Tell whether a message asks for a command of the service."""
+        ...
+
     def refuse(self, id: bytes, message: Request | Notification, error: RpcError) -> bytes:
         """Encode the answer to a request that is refused."""
         ...

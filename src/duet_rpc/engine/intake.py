@@ -101,7 +101,7 @@ _HEAD = 256
 _ODD = "the slow decode says what is wrong with it"
 _OUTER_NESTING = 3
 """The array of a batch, the envelope, the params."""
-_SMALL_WAITING = 1024
+SMALL_WAITING = 1024
 """Bytes of a request that may wait decoded; its text, in parts, would take as much room."""
 
 _encode = msgspec.json.Encoder(enc_hook=write_model).encode
@@ -292,7 +292,7 @@ def compile_intake(
         return message
 
     def read_waiting(body: bytes | bytearray, /) -> Any:
-        decode = decode_scalars() if len(body) <= _SMALL_WAITING else None
+        decode = decode_scalars() if len(body) <= SMALL_WAITING else None
         return None if decode is None else read(body, decode)
 
     @functools.cache

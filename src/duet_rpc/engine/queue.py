@@ -67,24 +67,45 @@ class RequestQueue:
     def __init__(self, max_requests: int, max_bytes: int, budget: Budget | None = None) -> None:
         self.budget = budget
         """Shared with other connections of a server that has several."""
-        self._max_requests = max_requests
+        self._max_waiting = max_requests
+        """How many may wait for a slot; fewer while others are held."""
         self._max_bytes = max_bytes
         self.waiting: deque[Queued] = deque()
         """To be looked at; changed only by the methods below."""
+        self.held: deque[Queued] = deque()
+        """Commands that wait for the command before them, and not yet for a slot."""
         self._bytes = 0
 
     @property
     def full(self) -> bool:
         """This connection has as much waiting as it may."""
-        return len(self.waiting) >= self._max_requests or self._bytes >= self._max_bytes
+        return len(self.waiting) >= self._max_waiting or self._bytes >= self._max_bytes
 
     def append(self, waiting: Queued) -> None:
         """Let something wait behind all others."""
         self.waiting.append(waiting)
         self._count(waiting.size)
 
+    def hold(self, waiting: Queued) -> None:
+        """Keep something that was taken out apart, until it is let in."""
+        self.held.append(waiting)
+        self._max_waiting -= 1
+        self._count(waiting.size)
+
+    def let_in(self, waiting: Queued) -> None:
+        """Let something that was held wait ahead of all others."""
+        self.held.remove(waiting)
+        self._max_waiting += 1
+        self.waiting.appendleft(waiting)
+
+    def let_in_all(self) -> None:
+        """Hold nothing any more."""
+        while self.held:
+            self.let_in(self.held[-1])
+
     def set_aside(self) -> list[Queued]:
         """Take out everything, to be appended again."""
+        self.let_in_all()
         waiting = list(self.waiting)
         self.clear()
         return waiting
@@ -97,17 +118,20 @@ class RequestQueue:
 
     def remove(self, waiting: Queued) -> None:
         """Take out something that need not wait any longer."""
+        if waiting in self.held:
+            self.let_in(waiting)
         self.waiting.remove(waiting)
         self._count(-waiting.size)
 
     def clear(self) -> None:
         """Take out everything."""
+        self.let_in_all()
         self.waiting.clear()
         self._count(-self._bytes)
 
     def find(self, id: bytes) -> Queued | None:
         """Find the first request with this id; null is no one's."""
-        for waiting in self.waiting:
+        for waiting in (*self.held, *self.waiting):
             if waiting.id == id != NULL:
                 return waiting
         return None

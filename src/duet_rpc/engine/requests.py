@@ -165,6 +165,7 @@ class Requests:
         "session",
         "slots",
         "stats",
+        "turn",  # of `OrderedRequests`, set there alone
     )
 
     def __init__(
@@ -474,7 +475,7 @@ class Requests:
         asks_for_end = message.method in self._options.shutdown_methods
         if self.closing and not asks_for_end:
             return ShuttingDown()
-        if self.full and not asks_for_end:
+        if not asks_for_end and self._lacks_room(waiting):
             self.stats.refused += 1
             return overloaded()
         if type(message) is Request and message.id != NULL:
@@ -486,6 +487,10 @@ class Requests:
                     detail="a request with this id is still being worked on: use another",
                 )
         return None
+
+    def _lacks_room(self, waiting: Waiting) -> bool:
+        """Tell whether the queue has no room for a request that may have to wait."""
+        return self.full
 
     # From the start of a request to its end.
 
@@ -538,6 +543,14 @@ class Requests:
         job.place = place
         if job.id is None:
             self._no_answer(place)
+
+    def pause(self, ctx: Context) -> None:
+        """A handler waits for its peer, and gives up its slot. The host then calls `go_on`."""
+        self.slots.pause(ctx)
+
+    def resume(self, ctx: Context) -> None:
+        """It waits for one answer less."""
+        self.slots.resume(ctx)
 
     def finish(self, job: Job, member: bytes) -> None:
         """Take the outcome of a handler; its slot is free. The host then calls `go_on`."""
@@ -595,6 +608,7 @@ class Requests:
     def refuse_queued(self) -> None:
         """Answer everything that waits: we are shutting down."""
         self.close_down()
+        self.queue.let_in_all()
         while self.queue.waiting:
             waiting = self.queue.popleft()
             message = waiting.message if type(waiting) is Waiting else None
@@ -636,13 +650,21 @@ class Requests:
         if type(found) is Job and not found.size:
             self.abandon(found, Cancelled(), answers=self.dispatcher.dialect.answers_cancelled)
         elif found is not None:
-            self.queue.remove(found)
+            self._withdraw(found)
             self._release(id, found)
             self._refuse_cancelled(found.name, id, found.place)
         else:
             method = self._handover.give_up(id, self.dispatcher.policy.max_depth)
             if method is not None:
                 self._refuse_cancelled(method, id, None)
+
+    def owns(self, queued: Queued) -> bool:
+        """Tell whether something in the queue is of this peer: exchanges share a queue."""
+        return queued.place is None or queued.place[0].requests is self
+
+    def _withdraw(self, queued: Queued) -> None:
+        """Take a request out of the queue that is not to be started."""
+        self.queue.remove(queued)
 
     def _refuse_cancelled(self, method: str, id: bytes, place: Place) -> None:
         """End a request that was cancelled before it began, with an answer if there is to be one.

@@ -191,13 +191,13 @@ class BaseHost:
     def pause(self, ctx: Context | None) -> None:
         """A handler, if it is one, waits for its peer: its slot is free meanwhile."""
         if ctx is not None:
-            self.connection.requests.slots.pause(ctx)
+            self.connection.requests.pause(ctx)
             self.go_on()
 
     def resume(self, ctx: Context | None) -> None:
         """It waits no more."""
         if ctx is not None:
-            self.connection.requests.slots.resume(ctx)
+            self.connection.requests.resume(ctx)
 
     def _end_wait(self, reply: "PeerReply") -> None:
         self.resume(reply.ctx)

@@ -6,6 +6,8 @@ Laws of this file:
   no room: only then more than `limit` may run.
 - What has begun and not ended is running or paused, and nothing else is.
 - When the task of a handler is done, the handler has ended.
+- Where commands are ordered, one is begun only when every other has ended or waits for its peer, or
+  has done so; and what is held has someone to wait for.
 """
 
 from typing import Any
@@ -13,26 +15,34 @@ from typing import Any
 from duet_rpc.context import Context
 from duet_rpc.engine.connection import Connection
 from duet_rpc.engine.dispatch import Job
+from duet_rpc.engine.ordered_commands import OrderedRequests
 from duet_rpc.engine.requests import RequestHost, RequestOptions, Requests
 from duet_rpc.engine.slots import Slots
 from duet_rpc.hosts.debug import violated
+from duet_rpc.service import Kind
 
 
 class CheckedRequests(Requests):
     """See `Requests`; raises an AssertionError as soon as a slot is lost or given back twice."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_begun", "gave_up")
 
     def __init__(
         self, dispatcher: Any, host: RequestHost, options: RequestOptions, **parts: Any
     ) -> None:
         self._begun: dict[Job, None] = {}
+        self.gave_up: set[Context] = set()
+        """Handlers that have given up their slot at some time, and with it the turn."""
         slots: Slots = parts.pop("slots")
         parts["slots"] = _CheckedSlots(slots.max_running, dispatcher.policy.max_queued, self)
         super().__init__(dispatcher, _CheckedHost(host, self), options, **parts)
 
     def count_begun(self, job: Job) -> None:
         """A handler is about to be started."""
+        if self.dispatcher.policy.ordered_commands and job.method.kind is Kind.COMMAND:
+            beside = [each for each in self._begun if each.method.kind is Kind.COMMAND]
+            if any(each.context not in self.gave_up for each in beside):
+                violated(f"{self._account}: {job.method.name} begins beside another command")
         self._begun[job] = None
         self.check()
         if self.slots.running > self.slots.max_running:
@@ -52,6 +62,8 @@ class CheckedRequests(Requests):
         if job not in self._begun:
             violated(f"{self._account}: {job.method.name} ends and has not begun, or ends twice")
         del self._begun[job]
+        if job.context is not None:
+            self.gave_up.discard(job.context)
         super().finish(job, member)
         self.check()
 
@@ -62,6 +74,11 @@ class CheckedRequests(Requests):
         expected = len(self._begun) - slots.without_slot
         if len(paused) != len(slots.paused) or slots.running != expected:
             violated(f"{self._account}: a slot is lost, or was given back twice")
+        if self.queue.held:
+            assert isinstance(self, OrderedRequests), "nothing else holds requests"
+            holder = self.turn.holder
+            if holder not in self._begun and holder not in self.queue.waiting:
+                violated(f"{self._account}: commands wait for one that is not there")
 
     @property
     def _account(self) -> str:
@@ -104,6 +121,7 @@ class _CheckedSlots(Slots):
     def pause(self, ctx: Context) -> None:
         """See `Slots.pause`."""
         super().pause(ctx)
+        self._requests.gave_up.add(ctx)
         self._requests.check()
 
     def resume(self, ctx: Context) -> None:

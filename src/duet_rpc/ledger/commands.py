@@ -11,7 +11,7 @@ looks as if the handler had failed.
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -124,17 +124,19 @@ class Commands:
         """Run a `def` once for its key."""
         once = partial(_call, job, work, failure)
         try:
-            return self.ledger.run(_command(job), once, deadline=_deadline(job))
+            member = self.ledger.run(_command(job), once, deadline=_deadline(job))
         except Exception as error:
             _refuse(error, job, failure)
+        return member if job.has_begun else _replay(job, member)
 
     async def run_yielding(self, job: Job, work: Callable[[Any], bytes], failure: Failure) -> bytes:
         """Run a `def` once for its key, and suspend where `run` would wait for another run."""
         once = partial(_call, job, work, failure)
         try:
-            return await self.ledger.run_yielding(_command(job), once, deadline=_deadline(job))
+            member = await self.ledger.run_yielding(_command(job), once, deadline=_deadline(job))
         except Exception as error:
             _refuse(error, job, failure)
+        return member if job.has_begun else _replay(job, member)
 
     async def run_async(
         self, job: Job, work: Callable[[Any], Awaitable[bytes]], failure: Failure
@@ -142,9 +144,14 @@ class Commands:
         """Run an `async def` once for its key."""
         once = partial(_call_async, job, work, failure)
         try:
-            return await self.ledger.run_async(_command(job), once, deadline=_deadline(job))
+            member = await self.ledger.run_async(_command(job), once, deadline=_deadline(job))
         except Exception as error:
             _refuse(error, job, failure)
+        return member if job.has_begun else _replay(job, member)
+
+    def fingerprint(self, method: str, params: bytes | None, without: Sequence[str]) -> bytes:
+        """Hash a method and its params but for these members."""
+        return _of_ledger()[0](method, params, without)
 
     def outcome(self, principal: str, method: str, key: str, age: float = 0.0) -> Any:
         """Tell what became of a command: its state, and its result or error once it has one.
@@ -233,7 +240,7 @@ def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
 
 
 @cache
-def _of_ledger() -> "tuple[Callable[[str, bytes | None], bytes], type[Command], type[Ran]]":
+def _of_ledger() -> "tuple[Callable[..., bytes], type[Command], type[Ran]]":
     """Import, once, what every command needs: a command should not pay for it each time."""
     from duet_rpc.ledger.execution import Ran
     from duet_rpc.ledger.fingerprint import fingerprint
@@ -252,11 +259,19 @@ def _command(job: Job) -> "Command":
         principal=context.principal,
         method=job.method.name,
         key=job.key if job.key is not None else _key_of_its_own(),
-        fingerprint=fingerprint(job.method.name, job.params),
+        fingerprint=job.fingerprint or fingerprint(job.method.name, job.params),
         promise=promise,
         correlation_id=_storable(context.correlation_id),
         age=0.0 if first_sent is None else time.monotonic() - first_sent,
+        window=None if job.fingerprint is None else job.method.dedupe_window,
     )
+
+
+def _replay(job: Job, member: bytes) -> bytes:
+    """Note that the outcome is that of an earlier call, or of one beside this."""
+    assert job.context is not None, "prepared as a command"
+    job.context._is_replayed = True
+    return member
 
 
 def _refuse(error: Exception, job: Job, failure: Failure) -> NoReturn:

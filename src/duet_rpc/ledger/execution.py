@@ -208,7 +208,8 @@ class Executor:
                     return _replay(answer)
 
     async def _finish(self, waits: Waits, execution: Execution, lease: Lease, body: bytes) -> bytes:
-        finish = Finish(lease.identity, lease.token, lease.owner, body, self._settings.ttl)
+        ttl = self._choose_ttl(execution.command)
+        finish = Finish(lease.identity, lease.token, lease.owner, body, ttl)
         pause = FIRST_RETRY
         while True:
             try:
@@ -281,9 +282,9 @@ class Executor:
         ran = self._within_limit(ran)
         match ran.ending:
             case Ending.SUCCEEDED:
-                held = await waits.end(partial(begun.commit, ran.body, self._settings.ttl))
+                held = await waits.end(partial(begun.commit, ran.body, claim.ttl))
             case Ending.DECLARED:
-                held = await waits.end(partial(begun.reject, ran.body, self._settings.ttl))
+                held = await waits.end(partial(begun.reject, ran.body, claim.ttl))
             case _:
                 await waits.end(begun.rollback)
                 held = None
@@ -293,8 +294,13 @@ class Executor:
 
     def make_claim(self, command: Command, owner: str) -> Claim:
         """Make the claim of a command."""
-        settings = self._settings
-        return Claim(command, owner, settings.lease, settings.unknown_ttl, settings.ttl)
+        settings, ttl = self._settings, self._choose_ttl(command)
+        return Claim(command, owner, settings.lease, settings.unknown_ttl, ttl)
+
+    def _choose_ttl(self, command: Command) -> float:
+        """Say how long an outcome is kept: never shorter than it may be asked for."""
+        ttl = self._settings.ttl
+        return ttl if command.window is None else max(ttl, command.window)
 
     async def _wait_elsewhere(
         self, waits: Waits, execution: Execution, lease_left: float, give_up: float

@@ -6,6 +6,7 @@
     release -> (none) when nothing happened
     transactional commands go from (none) to DONE in the one transaction that holds their effects
     a retry that finds (none) where the store cannot know what the first try did -> UNKNOWN
+    DONE, claimed by its arguments after their window -> RUNNING, as from (none)
 
 Times come from clocks that may be set. So RUNNING never expires into nothing, a lease is never
 longer than a lease, and a record that is still there answers a retry even if its time seems over.
@@ -57,6 +58,9 @@ class Command(Struct, frozen=True):
     correlation_id: str = ""
     age: float = 0.0
     """Seconds since its first try was sent; zero for a first try, or one that does not say."""
+    window: float | None = None
+    """Seconds after its end in which it is repeated by a call with the same arguments, which are
+    its key; None if its caller gave a key, which holds for as long as the record lives."""
 
     @property
     def identity(self) -> Identity:
@@ -208,7 +212,11 @@ def decide_claim(
         return Decision(Unknown(), make_forgotten(claim, now))
     # A retry takes an expired record at its word: either the clock jumped, or the key is used anew
     # with the same params, and the old answer does no harm.
-    if record is None or (is_expired(record, now) and not command.age):
+    if (
+        record is None
+        or (is_expired(record, now) and not command.age)
+        or is_after_window(command, record, now)
+    ):
         fresh = make_first_run(claim, now, after=record.token if record is not None else 0)
         return Decision(Claimed(fresh.token, fresh.attempts), fresh)
     if record.fingerprint != command.fingerprint:
@@ -352,6 +360,19 @@ def is_expired(record: Record, now: float) -> bool:
     That of a RUNNING one never is: its handler may still be at work when the clock jumps.
     """
     return record.expires_at <= now and record.state is not State.RUNNING
+
+
+def is_after_window(command: Command, record: Record, now: float) -> bool:
+    """Tell whether a command whose arguments are its key comes too late to be a repetition.
+
+    The window counts from the end of the first run. A retry comes as early as its first try did. A
+    run that goes on, or whose outcome is unknown, is never too long ago: to run beside it, or once
+    more, is what no one asked for.
+    """
+    if command.window is None or record.state is not State.DONE:
+        return False
+    assert record.finished_at is not None, "a finished record holds its end"
+    return now - command.age - record.finished_at >= command.window
 
 
 def _owns(operation: Renew | Finish, record: Record) -> bool:

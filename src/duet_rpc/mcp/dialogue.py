@@ -117,7 +117,9 @@ class Dialogue:
         rounds, session = asked.rounds, self._session
         key, method = rounds.key, rounds.method
         if key is None and method is not None and method.kind is Kind.COMMAND:
-            key = _find_key(repeated) or f"asked-{os.urandom(16).hex()}"
+            key = _find_key(repeated)
+            if key is None and method.dedupe_window is None:  # else its arguments are its key
+                key = f"asked-{os.urandom(16).hex()}"
         state = Sealed(
             session.origin.principal,
             repeated.target,

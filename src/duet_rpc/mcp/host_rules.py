@@ -220,6 +220,12 @@ def _check_store(offered: Offered) -> str | None:
     return "commands are remembered in memory only, until the host ends the process"
 
 
+def _check_repetition(tool: Tool, offered: Offered) -> str | None:
+    if tool.annotate()["idempotentHint"] or tool.options.idempotent is not None:
+        return None
+    return "a call that is repeated without a key acts twice, and no host sends a key by itself"
+
+
 def _check_seconds(limit: int) -> Callable[[Tool, Offered], str | None]:
     def check(tool: Tool, offered: Offered) -> str | None:
         timeout = tool.method.timeout
@@ -354,6 +360,14 @@ RULES: tuple[HostRule, ...] = (
         hosts="all",
         of_server=_check_store,
         advice="give --store sqlite:///commands.db, so that a repeated call is known after that",
+    ),
+    HostRule(
+        id="repetition",
+        severity="warning",
+        hosts="all",
+        of_tool=_check_repetition,
+        advice='declare dedupe="arguments", retry_safe=True if acting twice does no harm, or'
+        " ToolOptions(idempotent=False) if each call is meant",
     ),
     HostRule(
         id="timeout-codex",

@@ -15,17 +15,21 @@ from duet_rpc.errors import InternalError, RpcError
 from duet_rpc.mcp.errors import MISSING_CAPABILITY
 from duet_rpc.mcp.revision import Revision
 from duet_rpc.mcp.tools import Tool
-from duet_rpc.mcp.wording import ToolError, word_failure
+from duet_rpc.mcp.wording import ToolError, word_failure, word_repetition
 from duet_rpc.wire.surrogates import decode_value, encode_value
 
 ERROR_META = "duet-rpc/error"
 """Where the code, the reason and the data of a failed tool are, for programs."""
+
+REPETITION_META = "duet-rpc/repetition"
+"""Where a result says that it is that of an earlier call."""
 
 RESULT, ERROR = b'"result":', b'"error":'
 _MISSING_CAPABILITY = b'"error":{"code":%d' % MISSING_CAPABILITY
 _COMPLETE = b'"resultType":"complete",'
 _failed_decoder = msgspec.json.Decoder(ToolError)
 _blocks_decoder = msgspec.json.Decoder(list[dict[str, Raw]])
+_members_decoder = msgspec.json.Decoder(dict[str, Raw])
 _quote = msgspec.json.Encoder().encode
 
 
@@ -68,6 +72,24 @@ def spell_failure(tool: str, revision: Revision, key: str | None, error: bytes) 
 def spell_refusal(tool: str, revision: Revision, key: str | None, error: RpcError) -> bytes:
     """Make the result of a tool that was not started."""
     return spell_failure(tool, revision, key, error_member(error)[len(ERROR) :])
+
+
+def mark_repetition(window: float, member: bytes) -> bytes:
+    """Say in a spelled result that it is that of an earlier call: in a text more, and in `_meta`.
+
+    What it held before stays as it is.
+    """
+    if not member.startswith(RESULT):
+        return member  # a refusal of the protocol's
+    result = decode_value(_members_decoder, member[len(RESULT) :])
+    text = word_repetition(window, has_failed="isError" in result)
+    said = encode_value({"type": "text", "text": text})
+    blocks = bytes(result["content"])
+    comma = b"" if blocks == b"[]" else b","
+    result["content"] = Raw(b"%b%b%b]" % (blocks[:-1], comma, said))
+    meta = decode_value(_members_decoder, result.get("_meta", b"{}"))
+    result["_meta"] = Raw(encode_value({**meta, REPETITION_META: True}))
+    return RESULT + encode_value(result)
 
 
 def spell_result(revision: Revision, member: bytes) -> bytes:

@@ -43,8 +43,24 @@ KEY_SCHEMA: Schema = {
 }
 
 
+def make_key_schema(window: float | None) -> Schema:
+    """Describe the key of a command; `window` is for how long its arguments stand in for one."""
+    if window is None:
+        return KEY_SCHEMA
+    description = (
+        f"Leave it out, unless you want the same once more within {window:g} s of the last time:"
+        " then choose a new value."
+    )
+    return KEY_SCHEMA | {"description": description}
+
+
 def make_input_schema(
-    method: MethodDescription, definitions: dict[str, Schema], *, key: str | None, required: bool
+    method: MethodDescription,
+    definitions: dict[str, Schema],
+    *,
+    key: str | None,
+    required: bool,
+    key_schema: Schema = KEY_SCHEMA,
 ) -> Schema:
     """Make the schema of a tool's arguments; `key` is the name of the one that is a key, if any."""
     schema: Schema = {"type": "object"}
@@ -61,7 +77,7 @@ def make_input_schema(
         if param.required:
             needed.append(param.name)
     if key is not None:
-        properties[key] = KEY_SCHEMA
+        properties[key] = key_schema
         needed = [name for name in needed if name != key] + ([key] if required else [])
     said: Schema = {"type": "object"}
     if properties:
@@ -72,7 +88,12 @@ def make_input_schema(
 
 
 def adopt_input_schema(
-    given: Mapping[str, Any], method: MethodDescription, *, key: str | None, required: bool
+    given: Mapping[str, Any],
+    method: MethodDescription,
+    *,
+    key: str | None,
+    required: bool,
+    key_schema: Schema = KEY_SCHEMA,
 ) -> Schema:
     """Take a schema that the author has written, as it is; a command's key is added to it."""
     schema = dict(given)
@@ -92,7 +113,7 @@ def adopt_input_schema(
     if key is None:
         return schema
     needed = [*schema.get("required", ()), *((key,) if required else ())]
-    schema["properties"] = {**properties, key: properties.get(key, KEY_SCHEMA)}
+    schema["properties"] = {**properties, key: properties.get(key, key_schema)}
     return schema | ({"required": list(dict.fromkeys(needed))} if needed else {})
 
 

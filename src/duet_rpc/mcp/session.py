@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.context import Origin, Peer
+from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.failures import error_member
 from duet_rpc.errors import InvalidParams, InvalidRequest, MethodNotFound, RpcError
@@ -31,6 +31,7 @@ from duet_rpc.mcp.request_meta import (
     read_value,
 )
 from duet_rpc.mcp.results import (
+    mark_repetition,
     spell_error,
     spell_open,
     spell_refusal,
@@ -43,7 +44,7 @@ from duet_rpc.mcp.rounds import Rounds
 from duet_rpc.mcp.task_forms import is_wanted, spell_created
 from duet_rpc.mcp.texts import make_params
 from duet_rpc.mcp.tools import Tool
-from duet_rpc.service import Method
+from duet_rpc.service import Kind, Method
 from duet_rpc.wire.dialect import MCP
 from duet_rpc.wire.messages import NULL, Notification, Request
 from duet_rpc.wire.params import read_short
@@ -148,6 +149,17 @@ class McpSession:
             return target(message, asked, read_at)
         return self._prepare_own(message, asked)
 
+    def is_command(self, message: Request | Notification) -> bool:
+        """See `FaceSession.is_command`."""
+        if message.method != "tools/call":
+            return False
+        try:
+            name = decode_value(_call_decoder, message.params or b"{}").name
+        except msgspec.DecodeError:
+            return False  # to be refused
+        tool = self.bound.tools.get(name)
+        return tool is not None and tool.method.kind is Kind.COMMAND
+
     def ask(self, message: Request | Notification) -> Asked:
         """Find out in which revision a message speaks; raise `ProtocolError`."""
         id = message.id if isinstance(message, Request) else None
@@ -204,6 +216,8 @@ class McpSession:
         meta = add_key(asked, params)
         job = self._prepare(tool.method, message.id, arguments, asked, meta=meta, read_at=read_at)
         spell = partial(spell_tool_result, tool, asked.revision, job.key)
+        if job.fingerprint is not None and job.context is not None:
+            spell = partial(_spell_once, spell, job.context, tool.method)
         job.shape = partial(self.dialogue.spell, asked, repeated, spell)
         return job
 
@@ -364,6 +378,16 @@ class McpSession:
 _READ = msgspec.json.Decoder(_ReadParams)
 _GET = msgspec.json.Decoder(_GetParams)
 _COMPLETE = msgspec.json.Decoder(completion.CompleteParams)
+
+
+def _spell_once(
+    spell: Callable[[bytes], bytes], context: Context, method: Method, member: bytes
+) -> bytes:
+    """Spell the answer of a tool that does the same once: a repetition says that it is one."""
+    spelled, window = spell(member), method.dedupe_window
+    if window is None or not context._is_replayed:
+        return spelled
+    return mark_repetition(window, spelled)
 
 
 def _read_level(sent: RequestMeta) -> str | None:

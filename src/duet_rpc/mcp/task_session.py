@@ -71,6 +71,10 @@ class TaskSession:
             job.context._asked = _NoClient()
         return job
 
+    def is_command(self, message: Request | Notification) -> bool:
+        """See `FaceSession.is_command`."""
+        return True
+
     def refuse(self, id: bytes, message: Request | Notification, error: RpcError) -> bytes:
         """See `FaceSession.refuse`."""
         return encode_error(id, error)

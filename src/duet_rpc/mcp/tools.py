@@ -11,7 +11,13 @@ from duet_rpc.kinds import Promise
 from duet_rpc.mcp.content import CONTENT_TYPES
 from duet_rpc.mcp.datetimes import mark_datetimes
 from duet_rpc.mcp.revision import Revision
-from duet_rpc.mcp.schemas import adopt_input_schema, make_input_schema, make_output_schema
+from duet_rpc.mcp.schemas import (
+    adopt_input_schema,
+    make_input_schema,
+    make_key_schema,
+    make_output_schema,
+)
+from duet_rpc.mcp.wording import word_window
 from duet_rpc.methods.docstrings import read_docstring
 from duet_rpc.methods.members import list_members
 from duet_rpc.methods.tool_options import ToolOptions
@@ -71,7 +77,8 @@ class Tool(Struct, frozen=True, kw_only=True):
         options, method = self.options, self.method
         reads = method.kind is Kind.QUERY
         needs_key = KEY in self.input_schema.get("required", ())
-        is_idempotent = reads or needs_key or method.promise is Promise.RETRY_SAFE
+        does_once = needs_key or method.dedupe_window is not None
+        is_idempotent = reads or does_once or method.promise is Promise.RETRY_SAFE
         return {
             "readOnlyHint": reads,
             "destructiveHint": _choose(options.destructive, not reads),
@@ -135,14 +142,19 @@ def _make_tool(
     options = method.tool or _NOTHING_SAID
     key = KEY if is_command else None
     wants_key = next((p.required for p in method.parameters.listed if p.name == KEY), False)
-    required = key_required or wants_key
+    required = (key_required or wants_key) and method.dedupe_window is None
+    key_schema = make_key_schema(method.dedupe_window)
     if options.input_schema is not None:
-        schema = adopt_input_schema(options.input_schema, described, key=key, required=required)
+        schema = adopt_input_schema(
+            options.input_schema, described, key=key, required=required, key_schema=key_schema
+        )
     else:
         hints = _list_hints(method)
         for param in described.params:
             mark_datetimes(hints.get(param.name), param.schema, definitions)
-        schema = make_input_schema(described, definitions, key=key, required=required)
+        schema = make_input_schema(
+            described, definitions, key=key, required=required, key_schema=key_schema
+        )
     return Tool(
         name=name,
         method=method,
@@ -169,20 +181,23 @@ def _list_hints(method: Method) -> dict[str, Any]:
 
 def describe_tool(method: Method) -> str:
     """Say what a model is told of a tool: what the author gave, the docstring, or its name."""
+    window = method.dedupe_window
+    more = "" if window is None else f"\n\n{word_window(window)}"
     doc = method.handler.__doc__
     if method.description != first_paragraph(doc):
-        return method.description
-    return _shorten(read_docstring(doc).text) or _describe_by_name(method.name)
+        return method.description + more
+    text = _shorten(read_docstring(doc).text, MAX_DESCRIPTION - len(more))
+    return (text or _describe_by_name(method.name)) + more
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, most: int) -> str:
     """Leave out what comes after the last paragraph, or else sentence, that there is room for."""
-    if len(text) <= MAX_DESCRIPTION:
+    if len(text) <= most:
         return text
-    room = text[: MAX_DESCRIPTION - 4]
+    room = text[: most - 4]
     for end, rest in (("\n\n", ""), (". ", "."), (" ", " ...")):
         head, found, _ = room.rpartition(end)
-        if found and len(head) > MAX_DESCRIPTION // 4:
+        if found and len(head) > most // 4:
             return head.rstrip() + rest
     return f"{room} ..."
 

@@ -23,7 +23,7 @@ from duet_rpc.errors import (
     ShuttingDown,
     StoreUnavailable,
 )
-from duet_rpc.wire.params import KEY
+from duet_rpc.wire.params import KEY, KEY_OF_ARGUMENTS
 from duet_rpc.wire.surrogates import encode_value
 
 OUTCOME_TOOL = "outcome"
@@ -43,6 +43,24 @@ class ToolError(Struct):
     def details(self) -> dict[str, Any]:
         """Its data, if it is an object."""
         return self.data if isinstance(self.data, dict) else {}
+
+
+def word_window(window: float) -> str:
+    """Say of a tool, ahead of any call, when a call of it is taken for a repetition."""
+    return (
+        f"The same call within {window:g} s is taken for a repetition: nothing is done again, and"
+        f" the answer is the first one. To do it again, give a new {KEY}."
+    )
+
+
+def word_repetition(window: float, *, has_failed: bool) -> str:
+    """Say of a result that it is that of an earlier call."""
+    what = "Already tried, and it failed" if has_failed else "Already done"
+    return (
+        f"{what}, a moment ago: this is the answer to an earlier call, and nothing was done now."
+        f" The same arguments within {window:g} s are taken for a repetition. To do it again, give"
+        f" a new {KEY}."
+    )
 
 
 def word_failure(failed: ToolError, tool: str, key: str | None) -> str:
@@ -92,7 +110,8 @@ def _advise(failed: ToolError, tool: str, key: str | None) -> list[str]:
     details, code = failed.details, failed.code
     if code == InvalidParams.code:
         return ["Nothing was done. Correct the arguments and call the tool again."]
-    same = f"the same {KEY} ({key})" if key is not None else "the same arguments"
+    is_given = key is not None and not key.startswith(KEY_OF_ARGUMENTS)
+    same = f"the same {KEY} ({key})" if is_given else "the same arguments"
     ask = f"Call the tool {OUTCOME_TOOL} with tool={tool} and {KEY}={key}"
     if code in _NOTHING_HAPPENED:
         wait = details.get("retry_after_ms")

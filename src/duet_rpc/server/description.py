@@ -17,6 +17,7 @@ from duet_rpc.methods.docstrings import read_docstring
 from duet_rpc.methods.members import list_defaults, list_members
 from duet_rpc.methods.signature import Parameter
 from duet_rpc.methods.wording import type_name
+from duet_rpc.options import is_number
 from duet_rpc.server.schemas import OPENRPC_FORM, Schema, SchemaForm, make_schemas, resolve
 from duet_rpc.service import Kind, Method, Service
 from duet_rpc.wire.surrogates import encode_value
@@ -44,7 +45,10 @@ class ErrorDescription(Struct, frozen=True):
 
 
 class MethodDescription(Struct, frozen=True, kw_only=True):
-    """One method: what it takes, returns and raises, and what a retry means."""
+    """One method: what it takes, returns and raises, and what a retry means.
+
+    It has more than fifteen fields because each thing that is said of a method is one of them.
+    """
 
     name: str
     summary: str = ""
@@ -64,6 +68,8 @@ class MethodDescription(Struct, frozen=True, kw_only=True):
     """The type of its result, or of an item of a subscription, in words, if the server has any."""
     result: Schema | None = None
     """The schema of the same."""
+    dedupe_window: float | None = None
+    """Seconds in which the same arguments are the same command; None if only a key tells."""
     when_slow: str | None = None
     """What a subscription does with a subscriber that is too slow."""
     errors: tuple[ErrorDescription, ...] = ()
@@ -135,6 +141,8 @@ def write_method(method: MethodDescription) -> dict[str, Any]:
     }
     if method.kind == Kind.COMMAND.value:
         written |= {"kind": method.kind, "promise": method.promise}
+        if method.dedupe_window is not None:
+            written |= {"dedupe": "arguments", "dedupe_window": method.dedupe_window}
     elif method.kind == Kind.SUBSCRIPTION.value:
         written |= {"kind": method.kind, "when_slow": method.when_slow}
     if method.is_whole:
@@ -181,6 +189,7 @@ def read_method(document: dict[str, Any]) -> MethodDescription | None:
         description=text(document, "description") or "",
         kind=text(document, "kind"),
         promise=text(document, "promise"),
+        dedupe_window=read_seconds(document, "dedupe_window"),
         params=tuple(ParamDescription(name, words) for name, _, words in params),
         returns=text(document, "returns"),
         when_slow=text(document, "when_slow"),
@@ -195,6 +204,12 @@ def text(document: dict[str, Any], name: str) -> str | None:
     """Take a member if it is a text."""
     value = document.get(name)
     return value if isinstance(value, str) else None
+
+
+def read_seconds(document: dict[str, Any], name: str) -> float | None:
+    """Take a member if it is a number of seconds."""
+    value: Any = document.get(name)
+    return float(value) if is_number(value) else None
 
 
 def items(document: dict[str, Any], name: str, kind: type) -> list[Any]:
@@ -221,6 +236,7 @@ def _describe_method(
         description=method.description,
         kind=method.kind.value,
         promise=None if method.promise is None else method.promise.value,
+        dedupe_window=method.dedupe_window,
         params=tuple(
             _describe_param(parameter, schema, words.get(parameter.argument or parameter.name, ""))
             for parameter, schema in zip(given, schemas, strict=True)

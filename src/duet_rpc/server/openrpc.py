@@ -1,10 +1,11 @@
 """Writes the description of a service as an OpenRPC document, and reads those of any server.
 
 What only we know stands in extensions: `x-kind` (query, command, ...), `x-promise` (what a retry of
-the command means), `x-variadic` (a method that takes any number of values), `x-whole` (its one
-param is all of params) and `x-ignore-unknown` (it drops params that it does not have). The result
-of a subscription is its name; `x-item` is the schema of what it sends, and `x-when-slow` what
-becomes of a subscriber that is too slow.
+the command means), `x-dedupe` (for how long the same arguments are the same command),
+`x-variadic` (a method that takes any number of values), `x-whole` (its one param is all of params)
+and `x-ignore-unknown` (it drops params that it does not have). The result of a subscription
+is its name; `x-item` is the schema of what it sends, and `x-when-slow` what becomes of a subscriber
+that is too slow.
 
 Schemas are those of JSON Schema draft 7, which OpenRPC 1.3 uses.
 """
@@ -19,6 +20,7 @@ from duet_rpc.server.description import (
     ServiceDescription,
     items,
     read_errors,
+    read_seconds,
     text,
     write_errors,
 )
@@ -77,6 +79,8 @@ def _write_method(method: MethodDescription) -> dict[str, Any]:
     written["x-kind"] = method.kind
     if method.promise is not None:
         written["x-promise"] = method.promise
+    if method.dedupe_window is not None:
+        written["x-dedupe"] = {"by": "arguments", "window": method.dedupe_window}
     return written
 
 
@@ -111,6 +115,7 @@ def _read_method(document: dict[str, Any]) -> MethodDescription:
         description=text(document, "description") or "",
         kind=text(document, "x-kind"),
         promise=text(document, "x-promise"),
+        dedupe_window=_read_window(document),
         params=tuple(_read_param(each) for each in items(document, "params", dict)),
         structure=text(document, "paramStructure") or "either",
         is_variadic=bool(document.get("x-variadic")),
@@ -121,6 +126,11 @@ def _read_method(document: dict[str, Any]) -> MethodDescription:
         errors=read_errors(document),
         source=document,
     )
+
+
+def _read_window(document: dict[str, Any]) -> float | None:
+    dedupe = document.get("x-dedupe")
+    return read_seconds(dedupe, "window") if isinstance(dedupe, dict) else None
 
 
 def _read_param(document: dict[str, Any]) -> ParamDescription:

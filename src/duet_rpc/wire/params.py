@@ -25,6 +25,8 @@ KEY = "idempotency_key"
 AGE = b"age_ms"
 """Stands in the params of every retry that tells its age."""
 META = "_meta"
+KEY_OF_ARGUMENTS = "arguments-"
+"""How the key begins that a command has from its arguments; their fingerprint follows."""
 SPACE = b" \t\r\n"
 """What JSON allows around values: a caller's own text may be laid out in any way."""
 
