@@ -235,3 +235,22 @@ def test_the_arguments_of_a_prompt_are_described_in_the_same_ways() -> None:
         {"name": "code", "required": True, "description": "what to read"},
         {"name": "style", "required": False, "description": "in which manner"},
     ]
+
+
+def test_a_command_whose_arguments_are_its_key_is_no_task() -> None:
+    """Its key is good for a while, and a task is found by its key for a day."""
+    service = Service("t")
+
+    @service.command(dedupe="arguments")
+    def act() -> int:
+        return 1
+
+    tools = make_tools(service, service, key_required=False)
+    assert not tools["t_act"].has_task
+
+    @service.command(dedupe="arguments", tool=ToolOptions(task="required"))
+    def wait() -> int:
+        return 1
+
+    with pytest.raises(UsageError, match="exclude each other"):
+        make_tools(service, service, key_required=False)

@@ -165,8 +165,20 @@ def _make_tool(
         is_content=is_content,
         is_text=returns is str,
         is_wrapped=is_wrapped,
-        has_task=is_command and options.task != "forbidden",
+        has_task=_may_be_task(method, options),
     )
+
+
+def _may_be_task(method: Method, options: ToolOptions) -> bool:
+    """Tell whether a command may go on as a task: its record needs a key that stays the same."""
+    if method.dedupe_window is None:
+        return method.kind is Kind.COMMAND and options.task != "forbidden"
+    if options.task == "required":
+        raise UsageError(
+            f'{method.name}: dedupe="arguments" and task="required" exclude each other: a task is'
+            " found by its key for a day, and these arguments are a key for a while only"
+        )
+    return False
 
 
 def _list_hints(method: Method) -> dict[str, Any]:
