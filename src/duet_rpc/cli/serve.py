@@ -118,13 +118,13 @@ def command(
                 max_connections=most,
             )
             return
+        file = find_file(target) if reload else None
+        if file is None:
+            server.run_stdio(framing=framing, logs=logs)
+        else:
+            from duet_rpc.cli.reload import Reload
+
+            server.run_stdio(framing=framing, logs=logs, on_start=Reload(target, file, logs).watch)
     except UsageError as error:
         text = str(error).replace("say allow_remote=True", "give --allow-remote")
         raise click.UsageError(text) from None
-    file = find_file(target) if reload else None
-    if file is None:
-        server.run_stdio(framing=framing, logs=logs)
-    else:
-        from duet_rpc.cli.reload import Reload
-
-        server.run_stdio(framing=framing, logs=logs, on_start=Reload(target, file, logs).watch)
