@@ -226,3 +226,33 @@ def test_the_command(tmp_path: Path) -> None:
     assert copied.code == 0 and "class Sum:" in copied.out
     assert run("stub", "sums.py", "--name", "not a name", cwd=tmp_path).code == 2
     assert run("stub", "none.py", cwd=tmp_path).code == 2
+
+
+AMBIGUOUS = """
+from duet_rpc import RpcError, Service
+
+class Gone(RpcError):
+    code, message = 410, "Gone"
+
+class Left(RpcError):
+    code, message = 410, "Left"
+
+service = Service()
+
+@service.query
+def find(id: int) -> int:
+    if id:
+        raise Gone()
+    raise Left()
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["stub"], 1), (["serve"], 2)])
+def test_two_errors_of_one_code_are_refused_in_one_line(
+    words: list[str], code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(AMBIGUOUS)
+    ran = run(*words, "shop.py", cwd=tmp_path)
+    assert (ran.code, ran.out) == (code, "")
+    assert "name Gone and Left, which have the same code, 410" in ran.err
+    assert "Traceback" not in ran.err

@@ -167,6 +167,15 @@ def test_partial_results_of_lsp(host: Host, tmp_path: Path) -> None:
         assert line.call("stream", {"n": 3})["result"] == [0, 1, 2]
 
 
+@pytest.mark.clause("streams-5")
+@over(EVERY, without=LISTING)
+def test_what_is_no_token_asks_for_no_partial_results(host: Host, tmp_path: Path) -> None:
+    with host.serve(tmp_path, dialect="lsp") as line:
+        for token in (None, True, 1.5, [1], {"a": 1}):
+            answer = line.call("stream", {"n": 3, "partialResultToken": token})
+            assert answer["result"] == [0, 1, 2]
+
+
 @over(EVERY, without=LISTING)
 def test_partial_results_of_handlers_that_take_params_in_other_ways(
     host: Host, tmp_path: Path

@@ -56,7 +56,7 @@ def test_it_ends_before_the_answer_to_a_cancelled_request(host: Host, tmp_path: 
 @over(EVERY)
 def test_who_wants_none_gets_none(host: Host, tmp_path: Path) -> None:
     with host.serve(tmp_path, dialect="lsp") as line:
-        for token in ({}, {"workDoneToken": None}, {"workDoneToken": [7]}):
+        for token in ({}, *({"workDoneToken": none} for none in (None, [7], True, 1.5))):
             assert line.call("report_then", {"end": "return", **token})["result"] == "return"
         params = {"end": "return", "workDoneToken": "t", "_meta": {"progressToken": "exact"}}
         line.write(request("report_then", params, id=1))

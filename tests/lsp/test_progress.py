@@ -1,7 +1,9 @@
 """What a language server tells while it works: partial results, and progress of its own work."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from duet_rpc import Client, Context, Progress, Service, UsageError, testing
 from duet_rpc.errors import CallTimeout
-from duet_rpc.lsp import LanguageServer, Location, Position, Range, TextDocument
+from duet_rpc.lsp import LanguageServer, Location, Position, Range, TextDocument, WorkDone
 from duet_rpc.policy import AGENT, EDITOR, Policy
 
 URI = "file:///a.txt"
@@ -22,7 +24,7 @@ POLICIES = pytest.mark.parametrize("policy", [EDITOR, AGENT], ids=["editor", "ag
 class Screen:
     """The client's end: what it is asked to show."""
 
-    def __init__(self, refuses: bool = False) -> None:
+    def __init__(self, refuses: bool = False, waits: asyncio.Event | None = None) -> None:
         self.shown: asyncio.Queue[Any] = asyncio.Queue()
         self.service = service = Service()
 
@@ -31,6 +33,8 @@ class Screen:
             if refuses:
                 raise ValueError("no room")
             self.shown.put_nowait(("create", token))
+            if waits is not None:
+                await waits.wait()
 
         @service.notification(name="$/progress")
         async def progress(token: Any, value: Any) -> None:
@@ -277,3 +281,25 @@ async def test_who_cannot_show_it_is_told_nothing(case: str) -> None:
         assert server.peer is not None and not server.peer.is_connected
     await work()
     assert screen.shown.empty()
+
+
+@pytest.mark.clause("lsp-10")
+async def test_nothing_is_kept_of_work_that_is_cancelled_before_it_begins() -> None:
+    server, screen = LanguageServer("words"), Screen(waits=asyncio.Event())
+    made: list[weakref.ref[WorkDone]] = []
+
+    async def index() -> None:
+        work = server.work_done("Index")
+        made.append(weakref.ref(work))
+        async with work:
+            raise AssertionError("the client has not answered yet")
+
+    async with session(server, screen):
+        task = asyncio.create_task(index())
+        await screen.read(1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        del task
+        gc.collect()
+        assert made[0]() is None

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from duet_rpc import Service, Whole
 from duet_rpc.errors import UsageError
 from duet_rpc.mcp import Icon, ToolOptions
-from duet_rpc.mcp.tools import MAX_DESCRIPTION
+from duet_rpc.mcp.tools import MAX_DESCRIPTION, make_tools
 from tests.mcp.in_hand import InHand
 
 service = Service("bank")

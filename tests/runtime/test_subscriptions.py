@@ -595,6 +595,47 @@ def test_a_server_that_begins_again_is_noticed(face: Face) -> None:
     server.join()
 
 
+@pytest.mark.clause("subscriptions-15")
+def test_who_stops_waiting_while_it_goes_on_may_wait_again() -> None:
+    asked_again = threading.Event()
+
+    def first(peer: Peer) -> None:
+        peer.answer(peer.request(), b'{"subscription":1}')
+        say_item(peer, "1", 1, "5")
+
+    def second(peer: Peer) -> None:
+        for _ in range(2):
+            asked = peer.request()
+            assert asked["params"]["resume_after"] == 1
+            asked_again.set()
+            assert peer.request()["method"] == "$/cancelRequest"
+        asked = peer.request()
+        assert asked["params"]["resume_after"] == 1
+        peer.answer(asked, b'{"subscription":1}')
+        say_item(peer, "1", 2, "6")
+        peer.read_all()
+
+    with face_named("asyncio") as face:
+        server = Scripted(first, second)
+        driver = face.open(server, retry=AGAIN)
+        kept = begun(driver, "prices")
+        assert step(driver, kept) == 5
+
+        async def stop_waiting(client: Any) -> None:
+            waiting = asyncio.ensure_future(anext(kept))
+            await asyncio.to_thread(asked_again.wait, PATIENCE)
+            asked_again.clear()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+        driver.do(stop_waiting)
+        driver.do(stop_waiting)
+        assert step(driver, kept) == 6 and kept.seq == 2 and kept.missed == 0
+        driver.close()
+        server.join()
+
+
 def test_a_server_that_shuts_down_is_one_that_is_lost(face: Face) -> None:
     shutting_down = '"error":{"code":-32018,"message":"Shutting down"}'
 

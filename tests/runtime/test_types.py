@@ -5,6 +5,7 @@ mypy and pyright read this file (`make types`): `assert_type` fails there, and s
 """
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
+import asyncio
 from typing import Any, assert_type, get_type_hints
 
 import msgspec
@@ -52,6 +53,27 @@ async def test_results_of_the_asyncio_client_have_the_type_that_was_asked_for() 
             kept = batch.command("keep", {"total": 3}, returns=Sum, key="three")
         assert assert_type(added.result(), int) == 3
         assert assert_type(kept.result(), Sum) == Sum(3)
+
+
+async def test_results_of_gathered_calls_and_of_tasks_keep_their_types() -> None:
+    async with testing.connect(make_service()) as client:
+        total, kept = await asyncio.gather(
+            client.query("add", [1, 2], returns=int),
+            client.command("keep", {"total": 3}, returns=Sum, key="k"),
+        )
+        assert assert_type(total, int) == 3
+        assert assert_type(kept, Sum) == Sum(3)
+        outcome, called, started = await asyncio.gather(
+            client.outcome("keep", "k", returns=Sum),
+            client.call("add", [1, 2], returns=int),
+            client.start("keep", {"total": 4}, returns=Sum),
+        )
+        assert assert_type(outcome, Outcome[Sum]).result() == Sum(3)
+        assert assert_type(called, int) == 3
+        assert assert_type(started, Sum) == Sum(4)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(client.query("add", [1, 2], returns=int))
+        assert assert_type(task.result(), int) == 3
 
 
 def test_results_of_the_blocking_client_have_the_type_that_was_asked_for() -> None:

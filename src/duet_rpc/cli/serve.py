@@ -72,19 +72,18 @@ def command(
     except UsageError as error:
         raise click.UsageError(_in_options(error)) from None
     logs = options.make_logs()
-    if endpoint is not None:
-        try:
-            server.run(endpoint, logs=logs)
-        except UsageError as error:
-            raise click.UsageError(_in_options(error)) from None
-        return
     file = find_file(target) if reload else None
-    if file is None:
-        server.run_stdio(framing=framing, logs=logs)
-    else:
-        from duet_rpc.cli.reload import Reload
+    try:
+        if endpoint is not None:
+            server.run(endpoint, logs=logs)
+        elif file is None:
+            server.run_stdio(framing=framing, logs=logs)
+        else:
+            from duet_rpc.cli.reload import Reload
 
-        server.run_stdio(framing=framing, logs=logs, on_start=Reload(target, file, logs).watch)
+            server.run_stdio(framing=framing, logs=logs, on_start=Reload(target, file, logs).watch)
+    except UsageError as error:
+        raise click.UsageError(_in_options(error)) from None
 
 
 def _in_options(error: Exception) -> str:

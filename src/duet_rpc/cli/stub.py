@@ -42,6 +42,7 @@ def command(target: str, is_blocking: bool, name: str, types: str | None) -> Non
         copies=_choose(target, types),
     )
     try:
+        service.check_errors()
         click.echo(write_interface(service, options), nl=False)
     except UsageError as error:
         raise click.ClickException(str(error)) from None

@@ -4,7 +4,9 @@ One rule holds for `call`, `query`, `command` and `outcome`: each is a coroutine
 before it is awaited or made a task. `start` is the one verb that sends at once, and returns a
 future. `stream` returns an iterator, which sends when its first item is asked for.
 
-Most of the module are signatures, each of them three times: so type checkers know results.
+Most of the module are signatures, each of them three times: so type checkers know results. Where
+one says `Coroutine`, it yields and is sent None: with Any there, mypy says Any of what
+`asyncio.gather` of two different calls returns.
 """
 
 from collections.abc import Coroutine
@@ -98,28 +100,28 @@ class AsyncCalls(BaseClient):
     @overload
     def query(
         self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[TryOptions]
-    ) -> Coroutine[Any, Any, T]: ...
+    ) -> Coroutine[None, None, T]: ...
     @overload
     def query(
         self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
-    ) -> Coroutine[Any, Any, Any]: ...
+    ) -> Coroutine[None, None, Any]: ...
     def query(
         self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[TryOptions]
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[None, None, Any]:
         """Call a method that changes nothing; it is tried again as `retry` says."""
         return self._core.query(method, params, returns, **options)
 
     @overload
     def command(
         self, method: str, params: Any = None, *, returns: type[T], **options: Unpack[KeyOptions]
-    ) -> Coroutine[Any, Any, T]: ...
+    ) -> Coroutine[None, None, T]: ...
     @overload
     def command(
         self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
-    ) -> Coroutine[Any, Any, Any]: ...
+    ) -> Coroutine[None, None, Any]: ...
     def command(
         self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[KeyOptions]
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[None, None, Any]:
         """Call a method with effects, under an idempotency key that is kept over all tries.
 
         `age` says how many seconds ago it was first sent under this `key`, if it was: perhaps by
@@ -198,14 +200,14 @@ class AsyncCalls(BaseClient):
     @overload
     def outcome(
         self, method: str, key: str, *, returns: type[T], **options: Unpack[TimeOptions]
-    ) -> "Coroutine[Any, Any, Outcome[T]]": ...
+    ) -> "Coroutine[None, None, Outcome[T]]": ...
     @overload
     def outcome(
         self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
-    ) -> "Coroutine[Any, Any, Outcome[Any]]": ...
+    ) -> "Coroutine[None, None, Outcome[Any]]": ...
     def outcome(
         self, method: str, key: str, *, returns: Any = Any, **options: Unpack[TimeOptions]
-    ) -> "Coroutine[Any, Any, Outcome[Any]]":
+    ) -> "Coroutine[None, None, Outcome[Any]]":
         """Ask what became of a command; `timeout` is the client's unless it is given.
 
         `returns` is the type to decode the command's result into.

@@ -64,7 +64,7 @@ class BlockingSubscription(BlockingStream[T]):
         try:
             if drive(self._call.resume(self, self._client._options.retry)):
                 return
-        except BaseException:
+        except Exception:  # for good; to stop waiting is no end
             self.close()
             raise
         self._end()

@@ -7,6 +7,7 @@ Laws of this file:
 - It is sent again only after the loss of the connection or the shutdown of the server, and always
   with the number of the last item that was taken.
 - A server that does not take that number is not asked again without it: items could be missing.
+- Whoever stops waiting while it is sent again may wait again later: that is no end of it.
 """
 
 from collections.abc import Iterator
@@ -85,6 +86,8 @@ class SubscriptionCall(StreamCall):
         """The waits before further attempts to go on."""
         self._until = 0.0
         """When the last of them may begin."""
+        self._broken_off_at = -inf
+        """When whoever waited for it to go on has stopped waiting."""
         self._resumed_at = -inf
         self._resumed_after = -1
         """The number of the last item when it went on."""
@@ -153,17 +156,27 @@ class SubscriptionCall(StreamCall):
                     if delay is None or not _may_help(failure) or not reader.reconnects:
                         raise
             return False
+        except Exception:
+            raise
+        except BaseException:  # cancelled, or interrupted
+            self._renew()
+            self._current.end(lost)
+            self._broken_off_at = reader.now()
+            raise
         finally:
             del lost  # it knows this frame
 
     def _begin_attempts(self, now: float, retry: Retry | None) -> float | None:
         """Say how long to wait before the first attempt; None if there is to be none.
 
-        One that was lost again before anything came of it belongs to the attempts before.
+        One that was lost again before anything came of it belongs to the attempts before, and so
+        does one after somebody has stopped waiting and soon waits again.
         """
-        is_quick = now - self._resumed_at < (_QUICK if retry is None else retry.max_delay)
-        if is_quick and self.inflow.seq == self._resumed_after:
+        soon = _QUICK if retry is None else retry.max_delay
+        if now - self._resumed_at < soon and self.inflow.seq == self._resumed_after:
             return self._next_delay(now)
+        if now - self._broken_off_at < soon and retry is not None:
+            return 0.0 if now < self._until else None
         self._delays = iter(()) if retry is None else retry.delays()
         self._until = now + (0.0 if retry is None else retry.total)
         self._resumed_after = self.inflow.seq

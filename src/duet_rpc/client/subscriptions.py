@@ -63,7 +63,7 @@ class Subscription(Stream[T]):
         try:
             if await self._call.resume(self, self._client._options.retry):
                 return
-        except BaseException:
+        except Exception:  # for good; to stop waiting is no end
             self.close()
             raise
         self._end()

@@ -48,6 +48,7 @@ from duet_rpc.wire.params import (
     NO_META,
     Meta,
     RetryAge,
+    find_token,
     read_key,
     read_meta,
     read_retry,
@@ -391,9 +392,8 @@ class Dispatcher(Failures):
 
     def _read_work_done(self, values: Any, method: Method, context: Context) -> None:
         """Read whether the caller wants progress with a begin and an end."""
-        token = getattr(values, self.dialect.work_done_token or "", None)
-        # A handler that has a parameter of this name reports by itself, or not at all.
-        if not isinstance(token, Raw) or not isinstance(read_short(token), int | str):
+        token = find_token(values, self.dialect.work_done_token)
+        if token is None:
             return
         from duet_rpc.wire.work_done import WorkDoneReports  # with the first one that there is
 

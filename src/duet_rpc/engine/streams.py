@@ -19,7 +19,7 @@ from duet_rpc.context import Context
 from duet_rpc.methods.parameters import Parameters
 from duet_rpc.methods.signature import CallSource
 from duet_rpc.wire.dialect import Dialect
-from duet_rpc.wire.params import Meta
+from duet_rpc.wire.params import Meta, find_token
 from duet_rpc.wire.streams import MAX_WINDOW, StreamRequest, read_window
 
 
@@ -44,10 +44,8 @@ def read_request(id: bytes, values: Any, meta: Meta, dialect: Dialect) -> Stream
     if dialect.item is not None and meta.stream is not UNSET:
         window = read_window(meta.stream)
         return None if window is None else StreamRequest(id, window)
-    name = dialect.partial_token
-    token = None if name is None else getattr(values, name, None)
-    # A handler that has a parameter of this name answers in parts by itself, or not at all.
-    return StreamRequest(id, MAX_WINDOW, token) if isinstance(token, Raw) else None
+    token = find_token(values, dialect.partial_token)
+    return None if token is None else StreamRequest(id, MAX_WINDOW, token)
 
 
 async def run_stream(items: AsyncGenerator[Any, None], ctx: Context) -> Any:

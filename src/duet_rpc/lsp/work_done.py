@@ -52,6 +52,9 @@ class WorkDone:
                 reply.result()
         except (RpcError, TransportError):
             self._peer = None  # what it has not created may not be reported
+        except BaseException:
+            self._on_end()
+            raise
         self._send(self._reports.begin(**self._begin))
         return self
 
@@ -65,6 +68,9 @@ class WorkDone:
                 await reply
         except (RpcError, TransportError):
             self._peer = None
+        except BaseException:  # cancelled
+            self._on_end()
+            raise
         self._send(self._reports.begin(**self._begin))
         return self
 

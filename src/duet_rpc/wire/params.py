@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.errors import InvalidParams, UsageError
+from duet_rpc.options import is_integer
 from duet_rpc.wire.surrogates import decode_value, encode_value
 
 KEY = "idempotency_key"
@@ -218,6 +219,18 @@ def read_short(raw: Raw | UnsetType) -> Any:
         return decode_value(_anything, raw) if memoryview(raw).nbytes <= _MAX_SHORT else None
     except msgspec.ValidationError:
         return None
+
+
+def find_token(values: Any, name: str | None) -> Raw | None:
+    """Find a token of LSP among params: a text or a whole number. Anything else is none, as null.
+
+    A handler that has a parameter of this name uses it by itself, or not at all.
+    """
+    token = None if name is None else getattr(values, name, None)
+    if not isinstance(token, Raw):
+        return None
+    value = read_short(token)
+    return token if isinstance(value, str) or is_integer(value) else None
 
 
 def read_key(beside: Raw | UnsetType, meta: Meta, method: str, *, required: bool) -> str | None:
