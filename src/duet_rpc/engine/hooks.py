@@ -15,7 +15,7 @@ from duet_rpc.context import Context, Origin, Peer, RemotePeer
 from duet_rpc.engine.calls import CallingConnection, Calls, Refused, Waiter
 from duet_rpc.engine.connection import Connection, ConnectionOptions, Host
 from duet_rpc.engine.dispatch import Dispatcher, Job, result_member
-from duet_rpc.engine.failures import overloaded
+from duet_rpc.engine.failures import make_overloaded
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -178,7 +178,7 @@ class HookedDispatcher(Dispatcher):
     def not_started(self, error: Exception, job: Job) -> bytes:
         """See `Dispatcher.not_started`."""
         context = _context_of(job)
-        refusal = overloaded()
+        refusal = make_overloaded()
         refused = RequestRefused(
             context.origin, context.method, context.correlation_id, refusal, job.id
         )

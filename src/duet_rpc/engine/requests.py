@@ -20,7 +20,7 @@ from msgspec import Struct
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.batch import BatchAnswers, Place, is_anonymous, refuse_batch
 from duet_rpc.engine.dispatch import Dispatcher, Job
-from duet_rpc.engine.failures import error_member, overloaded
+from duet_rpc.engine.failures import error_member, make_overloaded
 from duet_rpc.engine.handover import Handover
 from duet_rpc.engine.intake import Plain
 from duet_rpc.engine.queue import Queued, RequestQueue, Waiting, cost
@@ -476,7 +476,7 @@ class Requests:
             return ShuttingDown()
         if self.full and not asks_for_end:
             self.stats.refused += 1
-            return overloaded()
+            return make_overloaded()
         if type(message) is Request and message.id != NULL:
             if message.id not in self.by_id:
                 self.by_id[message.id] = waiting
