@@ -35,7 +35,7 @@ class DuetError(Exception):
 
     def __reduce__(self) -> Any:
         # For `copy` and `pickle`. Not by calling the class: a subclass may take other arguments
-        # than a message, and a peer may have answered a code that nobody here may raise.
+        # than a message, and a peer may have answered a code that no one here may raise.
         return _remake, (type(self), self.args), self.__dict__
 
 
@@ -110,7 +110,7 @@ class RpcError(DuetError):
         code: int, message: str, data: Any = None, cls: "type[RpcError] | None" = None
     ) -> "RpcError":
         """Make the error that an answer describes: of the class given, or of ours for its code."""
-        # Not by its constructor: a peer may answer codes that nobody here may raise.
+        # Not by its constructor: a peer may answer codes that no one here may raise.
         error = _remake(cls or _BY_CODE.get(code, RpcError), (message,))
         try:
             error.code, error.message, error.data = code, message, data
@@ -329,7 +329,7 @@ class InProgress(RpcError):
 
 
 class OutcomeUnknown(RpcError):
-    """A run of this command was cut off, and nobody can know whether its effect happened."""
+    """A run of this command was cut off, and no one can know whether its effect happened."""
 
     code: int = -32014
     message: str = "Outcome unknown"

@@ -27,7 +27,7 @@ def load_service(target: str) -> Service:
 
 
 def load_service_and_face(target: str, instructions: str | None = None) -> "tuple[Service, Mcp]":
-    """Do the same for agents: an `Mcp` value beside the service says what they are told of it."""
+    """Do the same for agents: an `Mcp` value beside the service says what they read of it."""
     from msgspec.structs import replace
 
     from duet_rpc.mcp.face import Mcp

@@ -361,7 +361,7 @@ class Dispatcher(Failures):
         # A handler that has a parameter of this name reports by itself, or not at all.
         if not isinstance(token, Raw) or not isinstance(read_short(token), int | str):
             return
-        from duet_rpc.wire.work_done import WorkDoneReports  # with the first one that there is
+        from duet_rpc.wire.lsp_progress import WorkDoneReports  # with the first one that there is
 
         context.progress_token = read_short(token)
         title = method.description.partition(". ")[0].removesuffix(".") or method.name

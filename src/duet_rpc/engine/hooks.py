@@ -91,7 +91,9 @@ class HookedDispatcher(Dispatcher):
                 hook.on(event)
             except KeyboardInterrupt:  # the program's own, not the hook's
                 raise
-            except BaseException as error:  # what told the event goes on, a request to its answer
+            except (
+                BaseException
+            ) as error:  # what reported the event goes on, a request to its answer
                 self.log.failure("a hook failed", error)
 
     def prepare_call(

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from duet_rpc.engine.credits import Credit, Credits
     from duet_rpc.engine.face import FaceSession
     from duet_rpc.engine.subscriptions import Outflow, SubscriptionLine, Subscriptions
-    from duet_rpc.wire.work_done import WorkDoneReports
+    from duet_rpc.wire.lsp_progress import WorkDoneReports
 
 
 class RequestHost(Protocol):

@@ -88,7 +88,7 @@ class McpSession:
         """From which severity on it wants log lines, where the handshake agreed on a revision."""
         self.listens: Listens = Listens(self)
         self.subscribed: set[str] = set()
-        """The resources whose changes it wants to be told of."""
+        """The resources whose changes it wants to hear of."""
         self.dialogue: Dialogue = Dialogue(self, retake)
         self._targets: dict[str, Callable[[Request, Asked, float | None], Job]] = {
             "tools/call": self._call_tool,
@@ -299,7 +299,7 @@ class McpSession:
             return b'{"jsonrpc":"2.0",%b}' % member
         return b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member)
 
-    # What the client is told.
+    # Notifications.
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification, at any time."""

@@ -165,7 +165,7 @@ def _list_hints(method: Method) -> dict[str, Any]:
 
 
 def describe_tool(method: Method) -> str:
-    """Say what a model is told of a tool: what the author gave, the docstring, or its name."""
+    """Say what a model reads of a tool: what the author gave, the docstring, or its name."""
     doc = method.handler.__doc__
     if method.description != first_paragraph(doc):
         return method.description

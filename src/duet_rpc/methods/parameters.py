@@ -2,7 +2,7 @@
 
 At registration the hints become a msgspec struct (names) and a second one (positions), and a small
 adapter is compiled that calls the handler with the struct's fields, which is three times as fast as
-`handler(**dict)`. What a caller got wrong is told as `InvalidParams` with the parameter's name,
+`handler(**dict)`. What a caller got wrong is reported as `InvalidParams` with the parameter's name,
 what was expected and what came.
 """
 

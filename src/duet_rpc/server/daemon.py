@@ -85,7 +85,7 @@ _POLLRDHUP = 0x2000
 def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart) -> str | None:
     """Serve on stdin and stdout until the end; return why it came when everything is answered.
 
-    `on_start` is told the host before anything is read.
+    `on_start` is called with the host before anything is read.
     """
     if being_imported:
         raise UsageError(
@@ -134,7 +134,7 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
 
 
 def _needs_loop(dispatcher: Dispatcher, lifespan: Lifespan) -> bool:
-    """Tell whether threads are not enough: a deadline has to be told while its handler runs."""
+    """Tell whether threads are not enough: a deadline has to be answered while its handler runs."""
     return (
         lifespan.needs_loop
         or dispatcher.policy.max_in_flight > 1

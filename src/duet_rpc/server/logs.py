@@ -149,7 +149,7 @@ class Logs:
             self._adapter = None
 
     def flush(self, timeout: float) -> None:
-        """Give whoever drains our stderr this many seconds to make room for what is kept."""
+        """Give the reader of our stderr this many seconds to make room for what is kept."""
         until = time.monotonic() + timeout
         while (outbox := self._outbox) is not None and outbox.size and time.monotonic() < until:
             with self._lock:
@@ -245,8 +245,8 @@ def _text_of(id: bytes | str | None) -> str | None:
 
 def write_fields(fields: dict[str, Any]) -> str:
     """Say the fields of a line, as they follow its text."""
-    told = [(name, value) for name, value in fields.items() if value is not None]
-    return "".join(f" {name}={_value(name, value)}" for name, value in told)
+    present = [(name, value) for name, value in fields.items() if value is not None]
+    return "".join(f" {name}={_value(name, value)}" for name, value in present)
 
 
 def _value(name: str, value: Any) -> str:

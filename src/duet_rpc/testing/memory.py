@@ -169,7 +169,7 @@ def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class MemoryServer:
-    """Serves a service to whoever opens a link to it, in the loop in which it was made.
+    """Serves a service to each client that opens a link to it, in the loop in which it was made.
 
     `async with` starts and ends the lifespans of the service.
     """

@@ -19,7 +19,7 @@ from duet_rpc.cli.serve_options import ServeOptions, option, serving_options
     "--instructions",
     metavar="TEXT",
     envvar="DUET_RPC_INSTRUCTIONS",
-    help="What the model is told about the tools as a whole.",
+    help="What the model reads about the tools as a whole.",
 )
 @option("--unix", metavar="PATH", envvar="DUET_RPC_UNIX", help="Listen on a unix socket instead.")
 @option("--tcp", metavar="HOST:PORT", envvar="DUET_RPC_TCP", help="Listen on a TCP port instead.")
