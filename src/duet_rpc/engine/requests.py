@@ -350,9 +350,12 @@ class Requests:
             self._no_answer(place)
             return
         waiting = Waiting(message, size, place)
-        refusal = self._register(message, waiting)
+        needs_none = is_asked and self._needs_no_slot(message)
+        refusal = self._register(message, waiting, needs_room=not needs_none)
         if refusal is not None:
             self._refuse_message(message, place, refusal)
+        elif needs_none:
+            self._serve_without_slot(waiting)
         elif may_start and slots.running < slots.limit and not self.queue.waiting:
             self.start(waiting)
         else:
@@ -469,12 +472,19 @@ class Requests:
             return not in_batch and self.calls.fail_anonymous(in_array=False)
         return self.calls.fail(id)
 
-    def _register(self, message: Request | Notification, waiting: Waiting) -> RpcError | None:
+    def _needs_no_slot(self, message: Request | Notification) -> bool:
+        """Whether a face answers a request by itself, so that no handler keeps it waiting."""
+        session = self.session
+        return session is not None and type(message) is Request and session.needs_no_slot(message)
+
+    def _register(
+        self, message: Request | Notification, waiting: Waiting, *, needs_room: bool = True
+    ) -> RpcError | None:
         """Note that an id is in flight; say why it may not be."""
         asks_for_end = message.method in self._options.shutdown_methods
         if self.closing and not asks_for_end:
             return ShuttingDown()
-        if self.full and not asks_for_end:
+        if needs_room and self.full and not asks_for_end:
             self.stats.refused += 1
             return make_overloaded()
         if type(message) is Request and message.id != NULL:
@@ -500,10 +510,27 @@ class Requests:
                 self._run(waiting)
             return
         assert isinstance(waiting, Waiting), "the union is closed"
-        message, place = waiting.message, waiting.place
-        if message is None:
-            self._answer(waiting.answer, place)
+        if waiting.message is None:
+            self._answer(waiting.answer, waiting.place)
             return
+        job = self._make_job(waiting, waiting.message)
+        if job is not None:
+            self._run(job)
+
+    def _serve_without_slot(self, waiting: Waiting) -> None:
+        """Answer now what is asked of the protocol itself, however many handlers run."""
+        assert waiting.message is not None, "only an answer has none"
+        job = self._make_job(waiting, waiting.message)
+        if job is None:
+            return
+        member = self.dispatcher.run(job)
+        if job.context is not None:
+            job.context.is_over = True
+        self._answer_job(job, member)
+
+    def _make_job(self, waiting: Waiting, message: Request | Notification) -> Job | None:
+        """Prepare a request that starts; None if it is refused."""
+        place = waiting.place
         try:
             if self.closing and message.method not in self._options.shutdown_methods:
                 raise ShuttingDown()
@@ -514,11 +541,11 @@ class Requests:
             if not isinstance(error, RpcError):
                 error = self._log_own_fault(error, message)
             self._refuse_message(message, place, error)
-            return
+            return None
         self._give_place(job, place)
         if job.id is not None and self.by_id.get(job.id) is waiting:
             self.by_id[job.id] = job
-        self._run(job)
+        return job
 
     def _prepare(self, message: Request | Notification, waiting: Waiting) -> Job:
         if self.session is None:

@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 
 MAX_BATCH = 50
 _BEFORE_HANDSHAKE = frozenset({"initialize", "ping"})
+_ANSWERED_AT_ONCE = frozenset(
+    ("ping", "server/discover", "tools/list", "prompts/list", "resources/list")
+    + ("resources/templates/list", "logging/setLevel")
+)
+"""What no handler is called for. `initialize` is not among them: it changes how what comes after it
+is read."""
 _NOTIFICATIONS = "notifications/"
 _ID_STARTS = frozenset(b'"-0123456789')
 
@@ -115,6 +121,10 @@ class McpSession:
 
     # What a message asks for.
 
+    def needs_no_slot(self, message: Request) -> bool:
+        """See `FaceSession.needs_no_slot`. A host takes a server that answers no ping for dead."""
+        return message.method in _ANSWERED_AT_ONCE
+
     def prepare(
         self, message: Request | Notification, read_at: float | None, *, in_batch: bool
     ) -> Job:
@@ -127,6 +137,10 @@ class McpSession:
             raise InvalidRequest.because(
                 "duplicate-id",
                 detail="a request with this id waits for what you were asked: use another",
+            )
+        if isinstance(message, Request) and message.id in self.listens:
+            raise InvalidRequest.because(
+                "duplicate-id", detail="you listen under this id already: use another"
             )
         if message.method not in EVERY_METHOD:
             raise MethodNotFound(data={"detail": "MCP has no such method"})
