@@ -185,9 +185,10 @@ def _run_on_threads(
     read_what_waits(host, lambda: not (life.ending or host.outbox.lost))
     on_caught_up()
     while not life.ending:
-        host.turn()
-        if host.outbox.lost:
+        if host.outbox.lost:  # also while we read what waited: a turn would wait for ever
             life.end("the peer is gone")
+        else:
+            host.turn()
     stand_in.call()
     until = life.deadline - TICK - lifespan.teardown
     drain = Drain(host, until, nullcontext(), lambda: life.lingers)
