@@ -122,8 +122,8 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if name not in _EXTRAS:
             raise
-        told = f"{name} needs {error.name}: pip install 'duet-rpc[{_EXTRAS[name]}]'"
-        raise ModuleNotFoundError(told, name=error.name) from None
+        text = f"{name} needs {error.name}: pip install 'duet-rpc[{_EXTRAS[name]}]'"
+        raise ModuleNotFoundError(text, name=error.name) from None
     return module if path.endswith(f".{name}") else getattr(module, name)
 
 

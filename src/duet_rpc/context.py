@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from logging import LoggerAdapter
 
     from duet_rpc.wire.agents import Root, Sample
+    from duet_rpc.wire.lsp_progress import WorkDoneReports
     from duet_rpc.wire.streams import StreamRequest
     from duet_rpc.wire.subscriptions import SubscriptionRequest
-    from duet_rpc.wire.work_done import WorkDoneReports
 
 
 T = TypeVar("T")
@@ -298,7 +298,7 @@ class Context(Struct, eq=False):
     first_sent: float | None = None
     """When the first attempt was sent at the latest, on the monotonic clock; of retries."""
     cancelled: bool = False
-    """True once the caller has cancelled: an `async def` is told, a `def` looks here."""
+    """True once the caller has cancelled: an `async def` is interrupted, a `def` looks here."""
     is_over: bool = False
     """True once the handler has ended."""
     _stream: "StreamRequest | SubscriptionRequest | None" = None
@@ -325,7 +325,7 @@ class Context(Struct, eq=False):
 
     @property
     def peer(self) -> RemotePeer:
-        """The caller, to be kept: it can be told things after this request has ended."""
+        """The caller, to be kept: it can be notified and called after this request has ended."""
         return RemotePeer(self._peer, self.origin)
 
     @property
@@ -362,7 +362,7 @@ class Context(Struct, eq=False):
     def _report(self, work: "WorkDoneReports", done: Any, total: Any, message: str | None) -> None:
         # A caller that does not read gets none: later they would come behind the answer.
         if self.origin.can_be_called and not self._peer.behind:
-            from duet_rpc.wire.work_done import describe_progress  # with the first that there is
+            from duet_rpc.wire.lsp_progress import describe_progress  # with the first that there is
 
             said = describe_progress(done, total, message)
             self._peer.send_ahead(self, lambda: work.report(said))

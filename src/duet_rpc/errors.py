@@ -36,14 +36,14 @@ class DuetError(Exception):
 
     def __reduce__(self) -> Any:
         # For `copy` and `pickle`. Not by calling the class: a subclass may take other arguments
-        # than a message, and a peer may have answered a code that nobody here may raise.
-        return _remade, (type(self), self.args), self.__dict__
+        # than a message, and a peer may have answered a code that no one here may raise.
+        return _remake, (type(self), self.args), self.__dict__
 
 
 E = TypeVar("E", bound=DuetError)
 
 
-def _remade(cls: type[E], args: tuple[Any, ...]) -> E:
+def _remake(cls: type[E], args: tuple[Any, ...]) -> E:
     # By the built-in class underneath, which is another one for a `CallTimeout`.
     built_in = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     remade: E = built_in.__new__(cls, *args)
@@ -92,7 +92,7 @@ class RpcError(DuetError):
         if type(cls.code) is not int:
             raise UsageError(f"{cls.__name__}: a code is an integer, not {cls.code!r}")
         if cls.code in RESERVED_CODES and not cls.__module__.startswith("duet_rpc."):
-            raise UsageError(_reserved(cls.__name__, cls.code))
+            raise UsageError(_explain_reserved(cls.__name__, cls.code))
         if cls.__module__ == __name__:
             _BY_CODE[cls.code] = cls
 
@@ -111,12 +111,12 @@ class RpcError(DuetError):
         code: int, message: str, data: Any = None, cls: "type[RpcError] | None" = None
     ) -> "RpcError":
         """Make the error that an answer describes: of the class given, or of ours for its code."""
-        # Not by its constructor: a peer may answer codes that nobody here may raise.
-        error = _remade(cls or _BY_CODE.get(code, RpcError), (message,))
+        # Not by its constructor: a peer may answer codes that no one here may raise.
+        error = _remake(cls or _BY_CODE.get(code, RpcError), (message,))
         try:
             error.code, error.message, error.data = code, message, data
         except AttributeError:  # of a class that computes one of them
-            error = _remade(RpcError, (message,))
+            error = _remake(RpcError, (message,))
             error.code, error.message, error.data = code, message, data
         error.from_peer = True
         return error
@@ -135,7 +135,7 @@ class ErrorClasses:
     def __init__(self, given: Any = ()) -> None:
         self._by_code: dict[int, type[RpcError]] = {}
         self._others: list[Any] = []
-        for each in _given(given):
+        for each in _list_given(given):
             if isinstance(each, type):
                 self._add(each)
             else:
@@ -173,7 +173,7 @@ def error_classes(given: Any) -> ErrorClasses:
 
 def list_classes(given: Any) -> tuple[type[RpcError], ...]:
     """List the classes in what a method is declared to raise, which is nothing else."""
-    listed = tuple(_given(given))
+    listed = tuple(_list_given(given))
     if other := [each for each in listed if not isinstance(each, type)]:
         raise UsageError(f"errors: expected classes of RpcError, not {other[0]!r}")
     return listed
@@ -192,7 +192,7 @@ def find_shared_codes() -> list[int]:
     return [code for code, classes in by_code.items() if pick_base(classes) is None]
 
 
-def _given(errors: Any) -> Iterator[Any]:
+def _list_given(errors: Any) -> Iterator[Any]:
     """List the classes with a code, and whatever else has errors, in what was given."""
     if errors is None:
         return
@@ -202,7 +202,7 @@ def _given(errors: Any) -> Iterator[Any]:
         yield errors
     elif isinstance(errors, Iterable) and not isinstance(errors, (str, bytes)):
         for each in errors:
-            yield from _given(each)
+            yield from _list_given(each)
     else:
         raise UsageError(
             f"errors: expected classes of RpcError, or a Service that raises them, not {errors!r}"
@@ -237,11 +237,11 @@ def misuse(error: RpcError) -> str | None:
     if code == RpcError.code and not isinstance(error, InternalError):
         return f"{name} has no code of its own; raise a class that states one, {_FREE}"
     if code in RESERVED_CODES and code not in _BY_CODE and not error.is_own:
-        return _reserved(name, code)
+        return _explain_reserved(name, code)
     return None
 
 
-def _reserved(name: str, code: int) -> str:
+def _explain_reserved(name: str, code: int) -> str:
     return f"{name}: code {code} is reserved by JSON-RPC; choose one {_FREE}"
 
 
@@ -346,7 +346,7 @@ class InProgress(RpcError):
 
 
 class OutcomeUnknown(RpcError):
-    """A run of this command was cut off, and nobody can know whether its effect happened."""
+    """A run of this command was cut off, and no one can know whether its effect happened."""
 
     code: int = -32014
     message: str = "Outcome unknown"

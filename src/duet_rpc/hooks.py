@@ -43,7 +43,7 @@ class ConnectionOpened(Struct, frozen=True):
 
     origin: Origin
     peer: RemotePeer
-    """The other end, to be kept: it can be told things outside of any request."""
+    """The other end, to be kept: it can be notified and called outside of any request."""
 
 
 class ConnectionClosed(Struct, frozen=True):

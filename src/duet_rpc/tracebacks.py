@@ -68,7 +68,7 @@ def _chain(error: BaseException, seen: set[int]) -> Iterator[tuple[BaseException
 
 
 class OwnFault(Exception):
-    """A fault of the runtime's own code, told by its type; the traceback is the original's."""
+    """A fault of the runtime's own code, named by its type; the traceback is the original's."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(describe_type(error))

@@ -119,3 +119,16 @@ def test_a_file_that_prints_does_not_spoil_the_json(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_a_wrong_use(tmp_path: Path) -> None:
     ran = run("mcp", "check", "gone.py", cwd=tmp_path)
     assert ran.code == 2 and "there is no file gone.py" in ran.err
+
+
+@pytest.mark.parametrize("place", ["", ".", ".."])
+def test_a_folder_or_nothing_is_a_wrong_use(tmp_path: Path, place: str) -> None:
+    ran = run("mcp", place, cwd=tmp_path)
+    assert ran.code == 2 and f"there is no file {place or repr(place)}" in ran.err
+
+
+def test_the_usage_of_serving_is_what_a_person_types(tmp_path: Path) -> None:
+    ran = run("mcp", "gone.py", cwd=tmp_path)
+    assert ran.code == 2 and ran.err.startswith("Usage: duet-rpc mcp [OPTIONS] FILE[:OBJECT]\n")
+    shown = run("mcp", "gone.py", "--help", cwd=tmp_path)
+    assert shown.code == 0 and shown.out.startswith("Usage: duet-rpc mcp [OPTIONS] FILE")

@@ -310,6 +310,37 @@ def test_it_is_completed_also_long_before_the_end(tmp_path: Path, policy: str) -
         assert daemon.result(1) == "x" * 600_000
 
 
+INLINE = """
+import sys, time
+
+service = Service()
+
+@service.query
+async def other() -> None:
+    pass
+
+@service.query(inline=True)
+def keep() -> None:
+    print("keeping", file=sys.stderr, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("unread", [b"", request("other", id=2)])
+@pytest.mark.parametrize("policy", ["editor", "agent"])
+def test_the_end_of_input_is_seen_while_an_inline_handler_keeps_the_loop(
+    tmp_path: Path, policy: str, unread: bytes
+) -> None:
+    with serve(tmp_path, INLINE, "--policy", policy) as daemon:
+        daemon.send(request("keep", id=1))
+        daemon.wait_for_log("keeping")
+        if unread:
+            daemon.send(unread)
+        daemon.close_input()
+        assert daemon.wait() == 0
+    assert "ended although a handler is still running" in daemon.log
+
+
 BIG = """
 service = Service()
 

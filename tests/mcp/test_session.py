@@ -10,7 +10,7 @@ from duet_rpc.errors import UsageError
 from duet_rpc.mcp import Mcp, ResourceNotFound
 from duet_rpc.policy import AGENT, replace
 from tests.mcp.in_hand import InHand
-from tests.mcp.line import MODERN, MODERN_META, PREFIX, REVISIONS
+from tests.mcp.line import MODERN, MODERN_META, PREFIX, REVISIONS, McpLine
 
 HANDSHAKES = REVISIONS[:-1]
 
@@ -248,6 +248,76 @@ def test_the_outcome_of_a_command_is_a_tool() -> None:
     taken.command(name="act")(lambda: 1)
     with pytest.raises(UsageError, match="outcome"):
         InHand(taken)
+
+
+@pytest.mark.parametrize("method", ["ping", "tools/call", "resources/read"])
+def test_null_metadata_is_none(method: str) -> None:
+    """Some languages write null for what is not given, as Go and Swift do."""
+    client = InHand(make_service())
+    wanted: dict[str, dict[str, Any]] = {
+        "tools/call": {"name": "desk_add", "arguments": {"a": 1}},
+        "resources/read": {"uri": "notes://3"},
+    }
+    params = wanted.get(method, {})
+    plain, null = client.ask(method, params), client.ask(method, {**params, "_meta": None})
+    assert "result" in plain and null["result"] == plain["result"]
+    wrong = client.ask(method, {**params, "_meta": []})
+    assert wrong["error"]["code"] == -32602
+
+
+@pytest.mark.clause("revisions-6")
+def test_the_id_of_a_request_that_listens_is_taken() -> None:
+    """The answer of another would be taken for the end of it."""
+    line = McpLine()
+    listens = {"notifications": {}, "_meta": MODERN_META}
+    (acknowledged,) = line.say("subscriptions/listen", listens, id=1)
+    assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+    call = {"name": "zoo_number", "arguments": {"a": 1}, "_meta": MODERN_META}
+    for method, params in (("tools/call", call), ("subscriptions/listen", listens)):
+        (refused,) = line.say(method, params, id=1)
+        assert refused["error"]["data"]["reason"] == "duplicate-id"
+    assert line.say("notifications/cancelled", {"requestId": 1}) == []
+    (answer,) = line.say("tools/call", call, id=1)
+    assert answer["result"]["resultType"] == "complete"
+
+
+@pytest.mark.clause("revisions-8")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("calls", [AGENT.max_in_flight, 40, 300])
+def test_the_protocol_itself_is_answered_while_every_slot_is_taken(
+    calls: int, revision: str
+) -> None:
+    """A host takes a server that does not answer its ping for dead, and kills it."""
+    line = McpLine()
+    line.open(revision)
+    meta = {"_meta": MODERN_META} if revision == MODERN else {}
+    for number in range(calls):
+        line.say("tools/call", {"name": "zoo_hold", **meta}, id=number)
+    assert len(line.host.open) == AGENT.max_in_flight
+    line.connection.refuse()  # what a host does after a moment if the queue is full
+    assert len(line.take()) == max(0, calls - AGENT.max_in_flight - AGENT.max_queued)
+    alive = "server/discover" if revision == MODERN else "ping"
+    for number, method in enumerate((alive, "tools/list", "prompts/list", "resources/list")):
+        (answer,) = line.say(method, meta, id=f"p{number}")
+        assert answer["id"] == f"p{number}" and "result" in answer
+    assert len(line.host.open) == AGENT.max_in_flight
+    for number in range(min(calls, 20)):
+        assert [each["id"] for each in line.release(line.host.open[0])] == [number]
+
+
+@pytest.mark.clause("revisions-8")
+def test_a_batch_of_slow_calls_starves_no_one() -> None:
+    line = McpLine()
+    line.open("2025-03-26")
+    slow = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "zoo_hold"}}
+    ping = {"jsonrpc": "2.0", "method": "ping", "id": "inside"}
+    batch = [{**slow, "id": number} for number in range(40)] + [ping]
+    assert line.send(json.dumps(batch).encode()) == []
+    assert line.say("ping", id="beside") == [{"jsonrpc": "2.0", "id": "beside", "result": {}}]
+    answers: list[Any] = []
+    while not answers:
+        answers = line.release(line.host.open[0])
+    assert len(answers[0]) == 41 and answers[0][-1]["id"] == "inside"
 
 
 ODD_ENOUGH = [

@@ -29,7 +29,7 @@ def injected_type(hint: Any) -> Any:
     try:
         is_foreign = isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType)
     except (TypeError, ValueError, NameError):
-        return None  # it cannot be decoded for a reason of its own, which will be told
+        return None  # it cannot be decoded for a reason of its own, which will be reported
     return hint if is_foreign else None
 
 

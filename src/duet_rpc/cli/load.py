@@ -27,7 +27,7 @@ def load_service(target: str) -> Service:
 
 
 def load_service_and_face(target: str, instructions: str | None = None) -> "tuple[Service, Mcp]":
-    """Do the same for agents: an `Mcp` value beside the service says what they are told of it."""
+    """Do the same for agents: an `Mcp` value beside the service says what they read of it."""
     from msgspec.structs import replace
 
     from duet_rpc.mcp.face import Mcp
@@ -86,7 +86,7 @@ def find_file(target: str) -> str | None:
 
 def is_file(place: str) -> bool:
     """Tell whether a file is meant, and no module."""
-    return place.endswith(".py") or os.sep in place
+    return place.endswith(".py") or os.sep in place or place in ("", ".", "..")
 
 
 def _pick_service(
@@ -105,7 +105,7 @@ def _pick_service(
 def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
         near = " (a folder)" if os.path.isdir(path) else ""
-        raise click.UsageError(f"there is no file {path}{near}; give FILE.py:OBJECT")
+        raise click.UsageError(f"there is no file {path or repr(path)}{near}; give FILE.py:OBJECT")
     name = os.path.splitext(os.path.basename(path))[0]
     # Neighbours can be imported, as with `python FILE`.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))

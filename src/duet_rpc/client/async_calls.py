@@ -62,7 +62,7 @@ class AsyncCalls(BaseClient):
     async def call(
         self, method: str, params: Any = None, *, returns: Any = Any, **options: Unpack[CallOptions]
     ) -> Any:
-        """Call a method, once: after a loss nobody knows whether it happened.
+        """Call a method, once: after a loss no one knows whether it happened.
 
         `timeout` is the client's unless it is given. `on_progress` is called with the progress that
         the server sends, each of which starts the timeout again. `total_timeout` bounds the call
@@ -189,7 +189,7 @@ class AsyncCalls(BaseClient):
         """Subscribe to a method: `async with client.subscribe(...) as items`, then `async for`.
 
         `returns` is the type of an item; `items.seq` is the number of the last one, and
-        `items.missed` how many were dropped on the way. When the block is left, the server is told.
+        `items.missed` how many were dropped on the way. Leaving the block notifies the server.
         `timeout` bounds each wait for the next item: None unless it is given. A client that
         reconnects subscribes again after a loss, with `resume_after`. If the method does not take
         that, the loss is raised, because items may be missing.

@@ -125,7 +125,7 @@ def retry_after(error: RpcError) -> float:
 
 
 def new_key() -> str:
-    """Make an idempotency key that nobody else makes."""
+    """Make an idempotency key that no one else makes."""
     return os.urandom(16).hex()
 
 

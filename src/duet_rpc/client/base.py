@@ -111,7 +111,7 @@ class BaseClient(Sender):
         return register
 
     def _start_listeners(self) -> None:
-        """Run the notifications that wait until there are none; called by whoever reads."""
+        """Run the notifications that wait until there are none; called by the reading thread."""
         raise NotImplementedError
 
     def _read_always(self) -> None:

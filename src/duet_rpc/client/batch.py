@@ -69,7 +69,7 @@ class BatchItem(Struct, Generic[T]):
         """Return the result, or raise the error; only after the batch was sent."""
         error = self.error()
         if error is not None:
-            # A copy: what we keep must not keep whoever it was raised through.
+            # A copy: what we keep must not keep the frames it was raised through.
             raise copy.copy(error) if isinstance(error, DuetError) else error
         found: T = self.value
         return found

@@ -77,7 +77,7 @@ class Client(BlockingCalls):
         with shared.lock:
             host = None if shared.closed else self._attach(link)
         if host is not None:
-            host.connection.begin()  # without the lock: whoever is told may use the peer
+            host.connection.begin()  # without the lock: a hook may use the peer
             return
         link.end()
         raise ConnectionLost("the client was closed while it connected")

@@ -78,7 +78,7 @@ class BlockingHost(ThreadHost):
         return self.outbox.size > 0 or self.connection.calls.holds
 
     def stir(self) -> None:
-        """Have whoever waits look again at what there is to wait for."""
+        """Have the waiting thread look again at what there is to wait for."""
         if self._shared.lead.polled is self:
             self.wake()
 

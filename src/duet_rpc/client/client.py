@@ -354,7 +354,7 @@ class Client(AsyncCalls):
             opened_by="async with",
         )
 
-    async def _connected(self) -> LoopHost:
+    async def _ensure_connected(self) -> LoopHost:
         if self._host is None:
             if not self._may_reconnect:
                 raise copy_loss(self._lost)
@@ -367,7 +367,7 @@ class Client(AsyncCalls):
         self, calls: Sequence[ArrayCall], refuse: Callable[[RpcError], None]
     ) -> None:
         """Send calls in one array."""
-        host = await self._connected()
+        host = await self._ensure_connected()
         ids = iter(self._calls.send_batch(calls, refuse))
         for _, _, reply in calls:
             if reply is not None:
@@ -391,7 +391,7 @@ class Client(AsyncCalls):
     async def _connect_and_send(
         self, method: str, params: bytes | None, patience: float | None
     ) -> None:
-        await self._connected()
+        await self._ensure_connected()
         await self.send(method, params, patience)
 
     async def _wait_until_sent(self, host: LoopHost, method: str, patience: float | None) -> None:

@@ -160,7 +160,7 @@ class ClientCore:
     async def outcome(
         self, method: str, key: str, returns: Any, **options: Unpack[TimeOptions]
     ) -> "Outcome[Any]":
-        """Ask the server what became of a command; of one in doubt it is told how old it is."""
+        """Ask the server what became of a command; of one in doubt it says how old it is."""
         from duet_rpc.client.outcomes import OutcomeAnswer  # with the first that is asked for
 
         decode = decoder(returns)

@@ -36,8 +36,8 @@ def end_link(
 ) -> ConnectionEnd:
     """Give a link back and say how its connection ended; blocks until a child process has ended.
 
-    `cause` is what open calls were told. The link is asked again: a child may have taken longer to
-    end than calls wait for its exit status.
+    `cause` is what open calls failed with. The link is asked again: a child may have taken
+    longer to end than calls wait for its exit status.
     """
     link.end()
     last = link.loss()

@@ -163,7 +163,7 @@ def _read_function(function: Any, name: str, rule: Callable[[str], str]) -> _Rem
     parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     hints = get_type_hints(function, include_extras=True)
     given = {each: hints.get(each, Any) for each in parameters}
-    returns = _awaited(hints.get("return", Any))
+    returns = _unwrap_awaitable(hints.get("return", Any))
     kind = getattr(function, _KIND, None)
     streams = (get_origin(returns) or returns) in _STREAMS and kind is not Kind.SUBSCRIPTION
     return _RemoteMethod(
@@ -177,7 +177,7 @@ def _read_function(function: Any, name: str, rule: Callable[[str], str]) -> _Rem
     )
 
 
-def _awaited(hint: Any) -> Any:
+def _unwrap_awaitable(hint: Any) -> Any:
     """Say what comes of awaiting it, for interfaces that spell out their awaitables."""
     if get_origin(hint) in (collections.abc.Awaitable, collections.abc.Coroutine):
         return get_args(hint)[-1]

@@ -15,7 +15,7 @@ from duet_rpc.errors import ConnectionLost, UsageError
 def may_reconnect(
     options: CheckedOptions, *, was_connected: bool, closed: bool, opened_by: str
 ) -> bool:
-    """Tell whether a client that has no connection makes one for whoever calls.
+    """Tell whether a client that has no connection makes one for a call.
 
     Raises `UsageError` if it has never had any: a mistake of the program, which `opened_by` mends.
     """
@@ -27,6 +27,6 @@ def may_reconnect(
 def copy_loss(lost: Exception | None, otherwise: str = "the client was closed") -> Exception:
     """Make what a call fails with that may not: a copy, for it keeps the frames it is raised in.
 
-    `otherwise` is said where the connection has not told its own end yet.
+    `otherwise` is said where the connection has not reported its own end yet.
     """
     return ConnectionLost(otherwise) if lost is None else copy.copy(lost)

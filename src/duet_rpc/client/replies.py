@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ThreadReply(Struct, eq=False):
-    """A call on its way. Whoever waits for it blocks, also by `await`."""
+    """A call on its way. Waiting for it blocks, also by `await`."""
 
     _shared: "SharedConnection"
     method: str
@@ -95,6 +95,6 @@ class ThreadReply(Struct, eq=False):
     def outcome(self) -> Any:
         """Return the result, or raise the error; only once it is settled."""
         if self._error is not None:
-            # A copy: what we keep must not keep whoever it is raised through.
+            # A copy: what we keep must not keep the frames it is raised through.
             raise copy.copy(self._error)
         return self._result if self.decode is None else self.decode(self._result)

@@ -306,7 +306,7 @@ class SharedConnection:
     def leave_stream(self, host: BlockingHost, call: "StreamCall") -> None:
         """Do the same from the garbage collector, which may run while this thread has the lock.
 
-        Whoever has the lock then does it before it lets go, or at the latest who has it next.
+        The thread that has the lock then does it before it lets go, or the next one to have it.
         """
         self._handed_in.append((host, call))
         if not self._combines and self.lock.acquire(blocking=False):

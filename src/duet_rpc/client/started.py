@@ -52,7 +52,7 @@ class OpenCall:
         if error is not None:
             future.set_exception(in_class(error, self.expected.errors))
             if isinstance(error, ConnectionLost):
-                future.exception()  # a thousand lost calls that nobody awaits are no thousand news
+                future.exception()  # a thousand lost calls that no one awaits are no thousand news
         elif self.decode is None:
             future.set_result(result)
         else:

@@ -58,7 +58,7 @@ class StreamCall:
         return calls.forget(self.inflow.id, tell_peer=True)
 
     def is_open(self, calls: "Calls") -> bool:
-        """Tell whether the server has still to be told if no one wants it any more."""
+        """Tell whether the server has still to be notified if no one wants it any more."""
         return self.inflow.id in calls.open
 
     def grant(self, calls: "Calls") -> None:

@@ -79,7 +79,7 @@ class Stream(Generic[T]):
                 self._end()
             try:
                 async with asyncio.timeout(self._call.wait_timeout):
-                    host = await self._client._connected()
+                    host = await self._client._ensure_connected()
             except TimeoutError:
                 raise self._call.not_begun() from None
             self._calls = host.connection.calls

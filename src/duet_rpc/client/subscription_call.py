@@ -114,7 +114,7 @@ class SubscriptionCall(StreamCall):
         return self.inflow.leave()
 
     def is_open(self, calls: "Calls") -> bool:
-        """Tell whether the server has still to be told if no one wants it any more."""
+        """Tell whether the server has still to be notified if no one wants it any more."""
         return self.inflow.is_open
 
     @property

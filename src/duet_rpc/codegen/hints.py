@@ -1,7 +1,7 @@
 """Writes type hints as Python text, and collects what has to be imported for them.
 
 A class is imported from its module, or copied where the reader of the text cannot import that
-module; which it is, is decided outside. What a type checker cannot be told is `Any`.
+module; which it is, is decided outside. What cannot be written for a type checker is `Any`.
 """
 
 import enum

@@ -162,7 +162,7 @@ class Calls:
         self.late_answers: int = 0
         """Answers to calls that we had cancelled, or whose time was over; no fault of the peer."""
         self._cancelled: OrderedDict[int, None] = OrderedDict()
-        """Calls that the peer was told to cancel, oldest first; their answers may still come."""
+        """Calls that the peer was asked to cancel, oldest first; their answers may still come."""
         self._wire = wire
         self._line = line
         self._dialect = dialect

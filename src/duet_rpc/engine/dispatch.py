@@ -395,7 +395,7 @@ class Dispatcher(Failures):
         token = find_token(values, self.dialect.work_done_token)
         if token is None:
             return
-        from duet_rpc.wire.work_done import WorkDoneReports  # with the first one that there is
+        from duet_rpc.wire.lsp_progress import WorkDoneReports  # with the first one that there is
 
         context.progress_token = read_short(token)
         title = method.description.partition(". ")[0].removesuffix(".") or method.name

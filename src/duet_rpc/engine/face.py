@@ -71,6 +71,10 @@ class FaceSession(Protocol):
         """How many messages may come in one array; 0 for none."""
         ...
 
+    def needs_no_slot(self, message: Request) -> bool:
+        """Whether a request asks the protocol itself, and no handler: it waits for none."""
+        ...
+
     def prepare(
         self, message: Request | Notification, read_at: float | None, *, in_batch: bool
     ) -> "Job":

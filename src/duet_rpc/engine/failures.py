@@ -60,10 +60,10 @@ class Failures:
             text = "a result cannot be sent"
             if str(error.__cause__) == _COROUTINE:
                 text += ": it is or holds a coroutine; an await is missing in the handler"
-            return self._unforeseen(text, error, job)
+            return self._log_unforeseen(text, error, job)
         if job.answered and type(error).__name__ == "CancelledError":
             return Cancelled()  # its caller has its answer, or is gone
-        return self._unforeseen(text, error, job)
+        return self._log_unforeseen(text, error, job)
 
     def not_started(self, error: Exception, job: "Job") -> bytes:
         """Answer for a host that could not begin: nothing has happened, so it may be sent again."""
@@ -78,7 +78,7 @@ class Failures:
             connection_id=job.connection_id,
             why=f"{type(error).__name__}: {error}",
         )
-        return error_member(overloaded())
+        return error_member(make_overloaded())
 
     def broken_off(
         self, error: BaseException, job: "Job", text: str = "a handler was broken off"
@@ -92,7 +92,7 @@ class Failures:
         except BaseException:  # even the log fails
             return error_member(InternalError())
 
-    def _unforeseen(self, text: str, error: BaseException, job: "Job") -> RpcError:
+    def _log_unforeseen(self, text: str, error: BaseException, job: "Job") -> RpcError:
         """Log all there is to know; the peer gets the reference under which it appears there."""
         reference = self.log.failure(
             text,
@@ -144,7 +144,7 @@ RETRY_AFTER_MS = 100
 """How long a refused caller is asked to wait: a few times what a quick handler needs."""
 
 
-def overloaded() -> Overloaded:
+def make_overloaded() -> Overloaded:
     """Make the refusal of a request for which there is no room now."""
     detail = "nothing was started: wait a moment, then send it again"
     return Overloaded(data={"detail": detail, "retry_after_ms": RETRY_AFTER_MS})

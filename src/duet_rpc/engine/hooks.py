@@ -15,7 +15,7 @@ from duet_rpc.context import Context, Origin, Peer, RemotePeer
 from duet_rpc.engine.calls import CallingConnection, Calls, Refused, Waiter
 from duet_rpc.engine.connection import Connection, ConnectionOptions, Host
 from duet_rpc.engine.dispatch import Dispatcher, Job, result_member
-from duet_rpc.engine.failures import overloaded
+from duet_rpc.engine.failures import make_overloaded
 from duet_rpc.errors import (
     Cancelled,
     InternalError,
@@ -91,7 +91,9 @@ class HookedDispatcher(Dispatcher):
                 hook.on(event)
             except KeyboardInterrupt:  # the program's own, not the hook's
                 raise
-            except BaseException as error:  # what told the event goes on, a request to its answer
+            except (
+                BaseException
+            ) as error:  # what reported the event goes on, a request to its answer
                 self.log.failure("a hook failed", error)
 
     def prepare_call(
@@ -178,7 +180,7 @@ class HookedDispatcher(Dispatcher):
     def not_started(self, error: Exception, job: Job) -> bytes:
         """See `Dispatcher.not_started`."""
         context = _context_of(job)
-        refusal = overloaded()
+        refusal = make_overloaded()
         refused = RequestRefused(
             context.origin, context.method, context.correlation_id, refusal, job.id
         )

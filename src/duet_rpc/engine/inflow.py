@@ -30,7 +30,7 @@ _MAX_KEPT = 32 * 1024 * 1024
 
 
 class Inflow:
-    """The items of one stream, between the connection and whoever takes them."""
+    """The items of one stream, between the connection and their reader."""
 
     decode: Decode | None = bytes
     """The answer is wanted raw; see `Waiter`."""
@@ -221,12 +221,12 @@ class SubscriptionInflow(Inflow):
 
     @property
     def has_news(self) -> bool:
-        """Whether it is answered, if its reader has not been told that, or something came."""
+        """Whether it is answered, if its reader has not learned that, or something came."""
         return super().has_news or (self.awaits_answer and self.name is not None)
 
     @property
     def is_open(self) -> bool:
-        """The server has still to be told if no one wants it any more."""
+        """The server has still to be notified if no one wants it any more."""
         calls, name = self.calls, self.name
         if self.is_left or calls is None:
             return False

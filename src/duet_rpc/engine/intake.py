@@ -214,9 +214,9 @@ def compile_intake(
         try:
             return _encode(_Answer(id, result))
         except BaseException as error:
-            return encoded_otherwise(message, result, error, connection_id)
+            return encode_otherwise(message, result, error, connection_id)
 
-    def encoded_otherwise(
+    def encode_otherwise(
         message: Any, result: Any, error: BaseException, connection_id: str
     ) -> bytes:
         """Encode an answer that msgspec has refused, if it is for a lone surrogate."""
@@ -252,12 +252,14 @@ def compile_intake(
             try:
                 return _encode(answers)
             except BaseException:
-                return encode_batch([encoded(each, messages, connection_id) for each in answers])
+                return encode_batch(
+                    [encode_answer(each, messages, connection_id) for each in answers]
+                )
         finally:
             batches.pop()
             answers.clear()  # the collector does not see them, so no frame may keep them
 
-    def encoded(answer: _Answer | Raw, messages: list[Any], connection_id: str) -> bytes:
+    def encode_answer(answer: _Answer | Raw, messages: list[Any], connection_id: str) -> bytes:
         try:
             return _encode(answer)
         except BaseException as error:
@@ -267,7 +269,7 @@ def compile_intake(
             message = next(message for message in messages if message.id == answer.id)
             result = answer.result
             del answer  # the error knows this frame
-            return encoded_otherwise(message, result, error, connection_id)
+            return encode_otherwise(message, result, error, connection_id)
 
     def read(body: bytes | bytearray, decode: Callable[[Any], Any] = decode, /) -> Any:
         try:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from duet_rpc.context import Context, Origin, Peer
 from duet_rpc.engine.batch import BatchAnswers, Place, is_anonymous, refuse_batch
 from duet_rpc.engine.dispatch import Dispatcher, Job
-from duet_rpc.engine.failures import error_member, overloaded
+from duet_rpc.engine.failures import error_member, make_overloaded
 from duet_rpc.engine.handover import Handover
 from duet_rpc.engine.intake import Plain
 from duet_rpc.engine.queue import Queued, RequestQueue, Waiting, cost
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from duet_rpc.engine.credits import Credit, Credits
     from duet_rpc.engine.face import FaceSession
     from duet_rpc.engine.subscriptions import Outflow, SubscriptionLine, Subscriptions
-    from duet_rpc.wire.work_done import WorkDoneReports
+    from duet_rpc.wire.lsp_progress import WorkDoneReports
 
 
 class RequestHost(Protocol):
@@ -351,9 +351,12 @@ class Requests:
             self._no_answer(place)
             return
         waiting = Waiting(message, size, place)
-        refusal = self._register(message, waiting)
+        needs_none = is_asked and self._needs_no_slot(message)
+        refusal = self._register(message, waiting, needs_room=not needs_none)
         if refusal is not None:
             self._refuse_message(message, place, refusal)
+        elif needs_none:
+            self._serve_without_slot(waiting)
         elif may_start and slots.running < slots.limit and not self.queue.waiting:
             self.start(waiting)
         else:
@@ -470,14 +473,21 @@ class Requests:
             return not in_batch and self.calls.fail_anonymous(in_array=False)
         return self.calls.fail(id)
 
-    def _register(self, message: Request | Notification, waiting: Waiting) -> RpcError | None:
+    def _needs_no_slot(self, message: Request | Notification) -> bool:
+        """Whether a face answers a request by itself, so that no handler keeps it waiting."""
+        session = self.session
+        return session is not None and type(message) is Request and session.needs_no_slot(message)
+
+    def _register(
+        self, message: Request | Notification, waiting: Waiting, *, needs_room: bool = True
+    ) -> RpcError | None:
         """Note that an id is in flight; say why it may not be."""
         asks_for_end = message.method in self._options.shutdown_methods
         if self.closing and not asks_for_end:
             return ShuttingDown()
-        if not asks_for_end and self._lacks_room(waiting):
+        if needs_room and not asks_for_end and self._lacks_room(waiting):
             self.stats.refused += 1
-            return overloaded()
+            return make_overloaded()
         if type(message) is Request and message.id != NULL:
             if message.id not in self.by_id:
                 self.by_id[message.id] = waiting
@@ -505,10 +515,27 @@ class Requests:
                 self._run(waiting)
             return
         assert isinstance(waiting, Waiting), "the union is closed"
-        message, place = waiting.message, waiting.place
-        if message is None:
-            self._answer(waiting.answer, place)
+        if waiting.message is None:
+            self._answer(waiting.answer, waiting.place)
             return
+        job = self._make_job(waiting, waiting.message)
+        if job is not None:
+            self._run(job)
+
+    def _serve_without_slot(self, waiting: Waiting) -> None:
+        """Answer now what is asked of the protocol itself, however many handlers run."""
+        assert waiting.message is not None, "only an answer has none"
+        job = self._make_job(waiting, waiting.message)
+        if job is None:
+            return
+        member = self.dispatcher.run(job)
+        if job.context is not None:
+            job.context.is_over = True
+        self._answer_job(job, member)
+
+    def _make_job(self, waiting: Waiting, message: Request | Notification) -> Job | None:
+        """Prepare a request that starts; None if it is refused."""
+        place = waiting.place
         try:
             if self.closing and message.method not in self._options.shutdown_methods:
                 raise ShuttingDown()
@@ -519,11 +546,11 @@ class Requests:
             if not isinstance(error, RpcError):
                 error = self._log_own_fault(error, message)
             self._refuse_message(message, place, error)
-            return
+            return None
         self._give_place(job, place)
         if job.id is not None and self.by_id.get(job.id) is waiting:
             self.by_id[job.id] = job
-        self._run(job)
+        return job
 
     def _prepare(self, message: Request | Notification, waiting: Waiting) -> Job:
         if self.session is None:

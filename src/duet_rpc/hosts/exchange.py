@@ -81,7 +81,7 @@ class ExchangeHost(OnLoop):
     def close(self) -> None:
         """Answer what waits `shutting-down` and what runs `cancelled`; stop what may be stopped.
 
-        Unlike the peer of a connection that is closed, whoever sent the bodies is still there.
+        Unlike the peer of a connection that is closed, the sender of the bodies is still there.
         """
         with self.lock:
             self.stop_timer()

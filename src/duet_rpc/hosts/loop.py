@@ -322,18 +322,19 @@ class LoopHost(OnLoop, BaseHost):
     # In place of a loop that a handler blocks; any thread may call these. Nothing is started, but
     # cancellations and answers to our own calls get through.
 
-    def read_for_loop(self) -> None:
-        """Read what is there while a handler blocks the loop."""
+    def read_for_loop(self) -> bool:
+        """Read what is there while a handler blocks the loop; False if it keeps us from that."""
         with self._in_place_of_loop() as may:
             if not may or not self.awaits_input:
-                return
+                return may
             if not self.channel.has_input():
-                return  # the loop was faster, and to wait here would keep it from going on
+                return True  # the loop was faster, and to wait here would keep it from going on
             self._read_elsewhere = True
             self._read()
             if not self._behind_reader:
                 self._behind_reader = True
                 self.loop.call_soon_threadsafe(self._catch_up)
+            return True
 
     def _catch_up(self) -> None:
         with self.lock:

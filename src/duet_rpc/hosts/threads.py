@@ -222,7 +222,7 @@ class ThreadHost(BaseHost):
             self._mail.popleft()()
 
     def close(self) -> None:
-        """Serve nothing more; who has kept the peer is told that it is gone."""
+        """Serve nothing more; for code that has kept the peer it is gone."""
         self.closed: bool = True
         self.connection.close()
 

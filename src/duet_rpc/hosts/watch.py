@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from duet_rpc.hosts.loop import LoopHost
     from duet_rpc.hosts.threads import ThreadHost
 
+KEPT, KEPT_UNREAD = 0.3, 0.6
+"""Seconds that one inline handler may keep the loop after the end of the input: when all was read,
+and when something was not."""
 _NOTHING: Mapping[int, int] = {}
 
 
@@ -193,6 +196,8 @@ class LoopWatch(Watchdog):
         self._hosts = hosts
         self._idle_events = idle_events
         self._log = log
+        self._kept_at: tuple[int, int] | None = None
+        self._kept_since = 0.0
 
     @property
     def moves(self) -> tuple[int, ...]:
@@ -227,7 +232,8 @@ class LoopWatch(Watchdog):
         try:
             while self.moves == seen and not self._over and self._has_traffic(self.TICK):
                 for host in self._hosts():
-                    host.read_for_loop()
+                    if not host.read_for_loop():
+                        self._look_for_end(host)
                     host.write_for_loop()
         except RuntimeError:
             pass  # the loop has ended meanwhile
@@ -235,6 +241,17 @@ class LoopWatch(Watchdog):
             self._log.failure("reading or writing failed", OwnFault(error))
             time.sleep(self.TICK)
         return True
+
+    def _look_for_end(self, host: "LoopHost") -> None:
+        """Report the end of an input that no one can read, for an inline `def` keeps the host.
+
+        Not at once, and later if something is left to read: it would not be answered any more.
+        """
+        channel, moves, now = host.descriptors, host.connection.moves, time.monotonic()
+        if moves != self._kept_at or not channel.is_hung_up:
+            self._kept_at, self._kept_since = moves, now
+        elif now - self._kept_since >= (KEPT if channel.has_ended else KEPT_UNREAD):
+            host.on_input_end()
 
     def _has_traffic(self, seconds: float) -> bool:
         """Whether in time something comes or can go that the loop would see to if it could."""

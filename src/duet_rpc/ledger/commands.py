@@ -202,9 +202,9 @@ def _call(job: Job, work: Callable[[Any], bytes], failure: Failure, run: "Run") 
     """Call a `def`, as the ledger does it."""
     transaction = run.transaction
     try:
-        ran = _succeeded(work(transaction))
+        ran = _make_success(work(transaction))
     except BaseException as error:
-        ran = _failed(failure(error, job))
+        ran = _make_failure(failure(error, job))
     if transaction is not None and job.context is not None and job.context.cancelled:
         # No one waits any more, and nothing has happened yet that could not be undone.
         from asyncio import CancelledError
@@ -218,7 +218,7 @@ async def _call_async(
 ) -> "Ran":
     """Call an `async def`, as the ledger does it."""
     try:
-        return _succeeded(await work(run.transaction))
+        return _make_success(await work(run.transaction))
     except BaseException as error:
         from asyncio import CancelledError, current_task
 
@@ -226,7 +226,7 @@ async def _call_async(
         if isinstance(error, CancelledError) and task is not None and task.cancelling():
             raise  # the ledger decides what that means for the command
         # One that no one sent us comes out of something that the handler waited for.
-        return _failed(failure(error, job))
+        return _make_failure(failure(error, job))
 
 
 def store_words(service: Service, commands: Commands | None) -> dict[str, str]:
@@ -300,12 +300,12 @@ def _deadline(job: Job) -> float | None:
     return None if job.context is None else job.context.deadline
 
 
-def _succeeded(member: bytes) -> "Ran":
+def _make_success(member: bytes) -> "Ran":
     _, _, ran = _of_ledger()
     return ran(member)
 
 
-def _failed(error: Any) -> "Ran":
+def _make_failure(error: Any) -> "Ran":
     from duet_rpc.ledger.execution import Ending, Ran
 
     ending = Ending.DECLARED

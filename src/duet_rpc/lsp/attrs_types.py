@@ -30,7 +30,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 @cache
-def _required(cls: Any) -> frozenset[str]:
+def _list_required(cls: Any) -> frozenset[str]:
     """Name the members that an object of a class cannot be without, as they are on the wire."""
     from attrs import NOTHING  # which is loaded, or there would be no such class
 
@@ -39,7 +39,7 @@ def _required(cls: Any) -> frozenset[str]:
 
 
 @cache
-def _kept(cls: Any) -> frozenset[str]:
+def _list_kept(cls: Any) -> frozenset[str]:
     """Name the attributes that are written although they are None: null means something there."""
     module = sys.modules[cls.__module__]
     is_special = getattr(module, "is_special_property", lambda cls, name: False)
@@ -50,7 +50,7 @@ def unstructure(value: Any) -> Any:
     """Make plain values of an object, and of what is in it."""
     cls: Any = type(value)
     if hasattr(cls, "__attrs_attrs__"):
-        kept = _kept(cls)
+        kept = _list_kept(cls)
         return {
             wire: unstructure(found)
             for name, wire in wire_names(cls).items()
@@ -95,7 +95,7 @@ def _structure_object(value: Any, cls: Any) -> Any:
             if wire in value
         })  # fmt: skip
     except (TypeError, ValueError):
-        missing = ", ".join(sorted(_required(cls) - value.keys()))
+        missing = ", ".join(sorted(_list_required(cls) - value.keys()))
         what = f"without {missing}" if missing else "with a value out of range"
         raise msgspec.ValidationError(f"{cls.__name__} {what}") from None
 
@@ -106,7 +106,7 @@ def _structure_union(value: Any, hints: tuple[Any, ...]) -> Any:
         return None
     if isinstance(value, dict):
         classes = [each for each in hints if hasattr(each, "__attrs_attrs__")]
-        fitting = [each for each in classes if _required(each) <= value.keys()]
+        fitting = [each for each in classes if _list_required(each) <= value.keys()]
         known = [len(set(wire_names(each).values()) & value.keys()) for each in fitting]
         if fitting:
             return structure(value, fitting[known.index(max(known))])

@@ -117,7 +117,7 @@ class LanguageServer:
 
     @property
     def peer(self) -> RemotePeer | None:
-        """The client, which may be told things outside of any request; None before `initialize`."""
+        """The client, to be notified or called outside of requests; None before `initialize`."""
         return self._lifecycle.peer
 
     code_action: NamedFeature = NamedFeature("textDocument/codeAction")
@@ -155,7 +155,7 @@ class LanguageServer:
 
         `async with server.work_done("Index") as work:` in a task, and `with` in a thread; inside,
         `work.report(done, total, message)`. If it is `cancellable`, look at `work.cancelled`. A
-        client that cannot show it is told nothing.
+        client that cannot show it is sent nothing.
         """
         shows = self.editor.supports("window.workDoneProgress")
         peer = self._lifecycle.peer if shows else None
@@ -248,4 +248,4 @@ class LanguageServer:
 
 
 def _ignore() -> None:
-    """Take what nobody has asked for."""
+    """Take what no one has asked for."""

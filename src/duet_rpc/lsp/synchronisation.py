@@ -106,9 +106,9 @@ class Synchronisation:
 
 def _publish(found: list[Any], document: TextDocument, ctx: Context) -> None:
     """Send what all checks have found, unless none of them has said anything."""
-    told = [each for each in found if each is not None]
-    if told:
-        diagnostics = [diagnostic for each in told for diagnostic in each]
+    sent = [each for each in found if each is not None]
+    if sent:
+        diagnostics = [diagnostic for each in sent for diagnostic in each]
         publish_diagnostics(ctx, document.uri, document.version, diagnostics)
 
 

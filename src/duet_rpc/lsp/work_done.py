@@ -1,7 +1,7 @@
 """Work outside of requests whose progress the client shows: `with server.work_done("Index")`.
 
-The client is asked for a token (`window/workDoneProgress/create`), and told the begin, the reports
-and the end of the work. A client that shows none, refuses, or is gone is told nothing: progress is
+The client is asked for a token (`window/workDoneProgress/create`), and sent the begin, the reports
+and the end of the work. A client that shows none, refuses, or is gone is sent nothing: progress is
 no reason for work to fail.
 """
 
@@ -15,7 +15,7 @@ from duet_rpc.context import RemotePeer, Reply
 from duet_rpc.errors import RpcError, TransportError
 from duet_rpc.service import Service
 from duet_rpc.wire.dialect import LSP
-from duet_rpc.wire.work_done import WorkDoneReports, describe_progress
+from duet_rpc.wire.lsp_progress import WorkDoneReports, describe_progress
 
 CANCEL = "window/workDoneProgress/cancel"
 """The notification by which a client cancels such work."""
@@ -34,7 +34,7 @@ class WorkDone:
         cancellable: bool,
         on_end: Callable[[], object],
     ) -> None:
-        """Without a peer no one is told."""
+        """Without a peer nothing is sent."""
         self.cancelled: bool = False
         """True once the user has cancelled it. What that means is up to the work."""
         self._peer = peer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from duet_rpc.engine.failures import error_member, overloaded
+from duet_rpc.engine.failures import error_member, make_overloaded
 from duet_rpc.errors import InputRequired
 from duet_rpc.mcp.questions import spell_question
 from duet_rpc.mcp.request_state import LIFETIME, Sealed
@@ -109,7 +109,7 @@ class Dialogue:
         if asked.revision.is_modern:
             return self._spell_questions(asked, repeated)
         if len(self._open) >= MAX_OPEN:
-            return spell(error_member(overloaded()))
+            return spell(error_member(make_overloaded()))
         self._ask(asked, repeated)
         return b""
 

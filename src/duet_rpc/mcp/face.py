@@ -2,7 +2,7 @@
 
     Server(service, face=Mcp()).run(Stdio(framing="ndjson"))
 
-The value says what clients are told of the server; bound to a dispatcher it holds what it serves.
+The value says what clients read of the server; bound to a dispatcher it holds what it serves.
 """
 
 import os
@@ -46,7 +46,7 @@ _MAX_METAS, _MAX_META = 64, 4096
 
 
 class Mcp(Struct, frozen=True, kw_only=True):
-    """What agents are told of a service, beside what the service says itself."""
+    """What agents read of a service, beside what the service says itself."""
 
     instructions: str = ""
     """How the tools are meant to be used, for the model."""

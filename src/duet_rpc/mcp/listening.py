@@ -15,7 +15,7 @@ MAX_SUBSCRIBED = 1024
 
 
 class Wanted(Struct):
-    """What a client wants to be told of."""
+    """Which changes a client wants to hear of."""
 
     toolsListChanged: bool = False
     promptsListChanged: bool = False

@@ -45,7 +45,7 @@ def add_outcome_tool(tools: dict[str, Tool], ledger: "CommandLedger | None") -> 
                     "accepted": sorted(commands),
                 }
             )
-        told: dict[str, Any] = ledger.outcome(ctx.principal, method, check_key(idempotency_key))
-        return told
+        outcome: dict[str, Any] = ledger.outcome(ctx.principal, method, check_key(idempotency_key))
+        return outcome
 
     return dict(sorted({**tools, **make_tools(service, service, key_required=False)}.items()))

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any, cast
 
 from duet_rpc.context import Context
-from duet_rpc.errors import InvalidRequest
 from duet_rpc.mcp.completion import Argument, Reference, list_choices, spell_choices
 from duet_rpc.mcp.errors import malformed
 from duet_rpc.mcp.listening import MAX_LISTENS, MAX_SUBSCRIBED, Wanted
@@ -114,10 +113,6 @@ def make_protocol(bound: "BoundMcp") -> Service:
         if len(asked.session.listens) >= MAX_LISTENS:
             raise malformed(f"a client listens under {MAX_LISTENS} requests at most")
         assert asked.id is not None, "it is a query"
-        if asked.id in asked.session.listens:
-            raise InvalidRequest.because(
-                "duplicate-id", detail="you listen under this id already: use another"
-            )
         asked.session.listens.begin(asked.id, notifications)
         return {}
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duet_rpc.mcp.errors import malformed
+from duet_rpc.wire.messages import NULL
 from duet_rpc.wire.surrogates import decode_value
 
 PREFIX = "io.modelcontextprotocol/"
@@ -40,13 +41,14 @@ _beside_decoder = msgspec.json.Decoder(Beside)
 
 
 def find_meta(params: bytes | None) -> Raw | UnsetType:
-    """Find `_meta` in params; raise `ProtocolError` if they are no object."""
+    """Find `_meta` in params; raise `ProtocolError` if they are no object. Null is none."""
     if params is None:
         return UNSET
     try:
-        return decode_value(_beside_decoder, params)._meta
+        found: Raw | UnsetType = decode_value(_beside_decoder, params)._meta
     except msgspec.ValidationError:
         raise malformed("params have to be an object") from None
+    return UNSET if found is not UNSET and bytes(found) == NULL else found
 
 
 def read_request_meta(raw: Raw | UnsetType) -> RequestMeta:

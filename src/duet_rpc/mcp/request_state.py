@@ -1,8 +1,8 @@
 """What a client carries from one round of questions to the next: sealed, so that it is ours.
 
-The state comes back from whoever it was given to, or from somebody who has seen it. It is signed,
-bound to the caller, the method and the arguments, and ends after some minutes. That the last round
-has one effect is the ledger's part: the idempotency key of the command travels in it.
+The state comes back from the client that it was given to, or from another that has seen it. It is
+signed, bound to the caller, the method and the arguments, and ends after some minutes. That the
+last round has one effect is the ledger's part: the idempotency key of the command travels in it.
 
 What signs is loaded with the first state: few servers ask anything, and it would be a twentieth of
 their start.

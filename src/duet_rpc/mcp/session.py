@@ -55,6 +55,12 @@ if TYPE_CHECKING:
 
 MAX_BATCH = 50
 _BEFORE_HANDSHAKE = frozenset({"initialize", "ping"})
+_ANSWERED_AT_ONCE = frozenset(
+    ("ping", "server/discover", "tools/list", "prompts/list", "resources/list")
+    + ("resources/templates/list", "logging/setLevel")
+)
+"""What no handler is called for. `initialize` is not among them: it changes how what comes after it
+is read."""
 _NOTIFICATIONS = "notifications/"
 _NO_META = Raw(b"{}")
 _ID_STARTS = frozenset(b'"-0123456789')
@@ -93,7 +99,7 @@ class McpSession:
         """From which severity on it wants log lines, where the handshake agreed on a revision."""
         self.listens: Listens = Listens(self)
         self.subscribed: set[str] = set()
-        """The resources whose changes it wants to be told of."""
+        """The resources whose changes it wants to hear of."""
         self.dialogue: Dialogue = Dialogue(self, retake)
         self.offers_tasks: bool = bound.has_task_tools and peer.has_loop
         self._targets: dict[str, Callable[[Request, Asked, float | None], Job]] = {
@@ -121,6 +127,10 @@ class McpSession:
 
     # What a message asks for.
 
+    def needs_no_slot(self, message: Request) -> bool:
+        """See `FaceSession.needs_no_slot`. A host takes a server that answers no ping for dead."""
+        return message.method in _ANSWERED_AT_ONCE
+
     def prepare(
         self, message: Request | Notification, read_at: float | None, *, in_batch: bool
     ) -> Job:
@@ -133,6 +143,10 @@ class McpSession:
             raise InvalidRequest.because(
                 "duplicate-id",
                 detail="a request with this id waits for what you were asked: use another",
+            )
+        if isinstance(message, Request) and message.id in self.listens:
+            raise InvalidRequest.because(
+                "duplicate-id", detail="you listen under this id already: use another"
             )
         if message.method not in EVERY_METHOD:
             raise MethodNotFound(data={"detail": "MCP has no such method"})
@@ -351,7 +365,7 @@ class McpSession:
             return b'{"jsonrpc":"2.0",%b}' % member
         return b'{"jsonrpc":"2.0","id":%b,%b}' % (id, member)
 
-    # What the client is told.
+    # Notifications.
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification, at any time."""

@@ -71,6 +71,10 @@ class TaskSession:
             job.context._asked = _NoClient()
         return job
 
+    def needs_no_slot(self, message: Request) -> bool:
+        """See `FaceSession.needs_no_slot`."""
+        return False
+
     def is_command(self, message: Request | Notification) -> bool:
         """See `FaceSession.is_command`."""
         return True

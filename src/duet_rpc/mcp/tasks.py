@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from duet_rpc.context import Origin, Peer
 from duet_rpc.engine.dispatch import Dispatcher
-from duet_rpc.engine.failures import error_member, overloaded
+from duet_rpc.engine.failures import error_member, make_overloaded
 from duet_rpc.errors import (
     Cancelled,
     InProgress,
@@ -106,7 +106,7 @@ class Tasks:
         When this returns the store holds it. `age` is that of the call, if it is a retry.
         """
         if self._get_host().exchanges.queue.full:
-            raise overloaded()
+            raise make_overloaded()
         return await self.look(await self.records.create(task, age), origin)
 
     async def look(self, task: Task, origin: Origin) -> TaskState:

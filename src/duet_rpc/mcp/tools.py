@@ -192,7 +192,7 @@ def _list_hints(method: Method) -> dict[str, Any]:
 
 
 def describe_tool(method: Method) -> str:
-    """Say what a model is told of a tool: what the author gave, the docstring, or its name."""
+    """Say what a model reads of a tool: what the author gave, the docstring, or its name."""
     window = method.dedupe_window
     more = "" if window is None else f"\n\n{word_window(window)}"
     doc = method.handler.__doc__

@@ -36,7 +36,7 @@ def check_parameter(name: str, hint: Any, method: str) -> float:
             f"{method}: parameter {name} holds {foreign.__name__}, which JSON cannot carry;"
             " use a dataclass, a msgspec.Struct, a model, plain types, or Any for whatever comes"
         )
-    if (unread := next(_unread(hint, parts), None)) is not None:
+    if (unread := next(_find_unread(hint, parts), None)) is not None:
         raise UsageError(f"{method}: parameter {name} holds {unread}")
     if _has_keys_that_are_no_text(parts):
         raise UsageError(f"{method}: parameter {name} holds a dict {_KEYS_ARE_TEXT}")
@@ -85,7 +85,7 @@ def _foreign(parts: Iterable[Any]) -> Iterator[type]:
     return (part.cls for part in parts if isinstance(part, msgspec.inspect.CustomType))
 
 
-def _unread(hint: Any, parts: Iterable[Any]) -> Iterator[str]:
+def _find_unread(hint: Any, parts: Iterable[Any]) -> Iterator[str]:
     """Find what would be passed over in silence, though it says what may come."""
     for part in _walk(hint):
         for mark in getattr(part, "__metadata__", ()):

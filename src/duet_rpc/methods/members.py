@@ -33,7 +33,7 @@ def list_members(hint: Any) -> dict[str, Any]:
 
 
 def list_defaults(hint: Any) -> dict[str, Any]:
-    """List the defaults of the members that may be left out; UNSET where none can be told."""
+    """List the defaults of the members that may be left out; UNSET where none is known."""
     hint = _strip(hint)
     if is_model(hint):
         return {

@@ -2,7 +2,7 @@
 
 At registration the hints become a msgspec struct (names) and a second one (positions), and a small
 adapter is compiled that calls the handler with the struct's fields, which is three times as fast as
-`handler(**dict)`. What a caller got wrong is told as `InvalidParams` with the parameter's name,
+`handler(**dict)`. What a caller got wrong is reported as `InvalidParams` with the parameter's name,
 what was expected and what came.
 """
 
@@ -141,26 +141,24 @@ class Parameters:
         """
         try:
             if self.whole is not None:
-                return self._bound(self.whole.bind(params, _decoded))
+                return self._bind(self.whole.bind(params, _decode))
             if params is None:
                 return (
-                    Bound([])
-                    if self.rest is not UNSET
-                    else self._bound(self._by_name.decode(b"{}"))
+                    Bound([]) if self.rest is not UNSET else self._bind(self._by_name.decode(b"{}"))
                 )
             if params[0] == 0x5B:  # an array
                 if self.rest is not UNSET:
-                    return Bound(_decoded(self._rest, params))
+                    return Bound(_decode(self._rest, params))
                 if self._only_named:
                     raise _refuse("params", "object", "array")
-                return self._bound(self._by_position(params))
+                return self._bind(self._by_position(params))
             if self.rest is not UNSET:
                 return self._none_but_what_travels_beside(params)
-            return self._bound(_decoded(self._by_name, params))
+            return self._bind(_decode(self._by_name, params))
         except msgspec.ValidationError as error:
-            raise self._explained(error, params) from None
+            raise self._explain(error, params) from None
 
-    def _explained(self, error: msgspec.ValidationError, params: bytes | None) -> InvalidParams:
+    def _explain(self, error: msgspec.ValidationError, params: bytes | None) -> InvalidParams:
         hints, rest, text = self._hints, self._rest_name, params or b"{}"
         if self.whole is not None:
             text, _ = self.whole.part(params)
@@ -213,17 +211,17 @@ class Parameters:
         if self._positional is None:
             struct = self._define(self._method, array_like=True)
             self._positional = msgspec.json.Decoder(struct, dec_hook=make_model)
-        return _decoded(self._positional, params)
+        return _decode(self._positional, params)
 
     def _none_but_what_travels_beside(self, params: bytes) -> Bound:
         """Take an object without params, which may hold `_meta`, for no values."""
         try:
-            bound = self._bound(_decoded(self._by_name, params))
+            bound = self._bind(_decode(self._by_name, params))
         except msgspec.ValidationError:
             raise _refuse("params", "array", "object") from None
         return Bound([], meta=bound.meta)
 
-    def _bound(self, values: Any) -> Bound:
+    def _bind(self, values: Any) -> Bound:
         key = getattr(values, KEY, UNSET) if self.takes_key else UNSET
         meta = UNSET if META in self._hints else getattr(values, META, UNSET)
         return Bound(values, key, meta)
@@ -280,7 +278,7 @@ def _refuse(param: str, expected: str, received: str) -> InvalidParams:
     return invalid(param, expected, received)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], params: bytes) -> Any:
     try:
         return (
             decoder.decode(params) if len(params) < LARGE else decode_large(decoder.decode, params)

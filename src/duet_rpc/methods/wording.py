@@ -67,10 +67,10 @@ _LIMITS = {
 def type_name(hint: Any) -> str:
     """Say a hint in JSON's words: `string`, `array of integer`, `integer >= 0`, `"up" | "down"`."""
     if is_limited(hint):
-        return _limited(type_name(hint.__origin__), hint.__metadata__)
+        return _write_limits(type_name(hint.__origin__), hint.__metadata__)
     values = accepted_values(hint)
     if values is not None:
-        return " | ".join(map(_spelled, values))
+        return " | ".join(map(_spell, values))
     if is_union(hint):
         return " | ".join(type_name(part) for part in _alternatives(hint))
     origin = get_origin(hint)
@@ -114,11 +114,11 @@ def is_limited(hint: Any) -> bool:
     return hasattr(hint, "__metadata__")
 
 
-def _spelled(value: Any) -> str:
+def _spell(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else "null" if value is None else str(value)
 
 
-def _limited(name: str, metadata: tuple[Any, ...]) -> str:
+def _write_limits(name: str, metadata: tuple[Any, ...]) -> str:
     limits = [
         form.format(limit)
         for meta in metadata
@@ -182,7 +182,7 @@ def explain(
         steps = [rest, *steps]
     elif steps and steps[0].isdigit():
         steps = [positions[int(steps[0])], *steps[1:]]
-    param = _joined(steps)
+    param = _join(steps)
     hint = _hint_at(hints, steps)
     if isinstance(error.__cause__, ModelMismatch):
         return _explain_mismatch(error.__cause__, steps)
@@ -191,10 +191,10 @@ def explain(
     if sentence.startswith(_MISSING):
         steps = [*steps, sentence[len(_MISSING) : -1]]
         hint = _hint_at(hints, steps)
-        return invalid(_joined(steps), type_name(hint), "nothing", hint)
+        return invalid(_join(steps), type_name(hint), "nothing", hint)
     if sentence.startswith(_UNKNOWN):
         name = sentence[len(_UNKNOWN) :].removesuffix("`")
-        return invalid(_joined([*steps, _shortened(name)]), _known(hints, steps), UNKNOWN_NAME)
+        return invalid(_join([*steps, _shorten(name)]), _list_known(hints, steps), UNKNOWN_NAME)
     if not steps and (match := pattern(_TOO_SHORT).match(sentence)):
         name = positions[int(match[1])]
         return invalid(name, type_name(hints[name]), "nothing", hints[name])
@@ -217,13 +217,15 @@ def explain(
 def _explain_mismatch(fault: ModelMismatch, steps: list[str]) -> InvalidParams:
     """Say what is wrong with a model that a path leads to."""
     inner, hint = locate(fault)
-    param = _joined([*steps, *map(_shortened, inner)])
+    param = _join([*steps, *map(_shorten, inner)])
     if len(inner) < len(fault.place):  # in one of several alternatives
         return invalid(param, type_name(hint), _say_kind(fault.value, inner, "another "), hint)
     if fault.kind == "missing":
         return invalid(param, type_name(hint), "nothing", hint)
     if fault.kind == "extra_forbidden":
-        return invalid(param, _known({"": follow(fault.model, inner[:-1])}, [""]), UNKNOWN_NAME)
+        return invalid(
+            param, _list_known({"": follow(fault.model, inner[:-1])}, [""]), UNKNOWN_NAME
+        )
     if fault.kind in ("model_type", "model_attributes_type", "dataclass_type"):
         return invalid(param, "object", _say_kind(fault.value, inner))
     expected = type_name(getattr(hint, "__origin__", hint) if is_limited(hint) else hint)
@@ -232,7 +234,7 @@ def _explain_mismatch(fault: ModelMismatch, steps: list[str]) -> InvalidParams:
     return invalid(param, type_name(hint), kind if differs else f"another {kind}", hint)
 
 
-def _known(hints: Mapping[str, Any], steps: list[str]) -> str:
+def _list_known(hints: Mapping[str, Any], steps: list[str]) -> str:
     """Say which names there are: of the parameters, or of the members of what a path leads to."""
     kind, names = "parameter", list(hints)
     if steps:
@@ -248,7 +250,7 @@ def _known(hints: Mapping[str, Any], steps: list[str]) -> str:
     return f"a {kind} named " + (f"{', '.join(others)} or {last}" if others else last)
 
 
-def _joined(steps: list[str]) -> str:
+def _join(steps: list[str]) -> str:
     """Write a path as people do: `note.tags[0]`."""
     path = "".join(f"[{step}]" if step == "..." or step.isdigit() else f".{step}" for step in steps)
     return path.removeprefix(".") or "params"
@@ -296,10 +298,10 @@ def explain_result(error: Exception) -> str:
 
 def printable(text: str) -> str:
     """Say a caller's own word back: short, and without what a terminal would act on."""
-    return "".join(each if each.isprintable() else "?" for each in _shortened(text))
+    return "".join(each if each.isprintable() else "?" for each in _shorten(text))
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 

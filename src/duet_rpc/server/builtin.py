@@ -38,7 +38,7 @@ def builtin_methods(
     commands: Commands | None = None,
     dialect: Dialect = JSONRPC,
 ) -> Service:
-    """Make the daemon's own methods for a service; `end` is told why to end."""
+    """Make the daemon's own methods for a service; `end` takes the reason."""
     daemon = Service()
     name = service.name or "duet-rpc"
     version = service.version or __version__
@@ -140,9 +140,9 @@ def builtin_methods(
 
 
 def parting_methods(part: Callable[[str], None]) -> Service:
-    """Make the methods that end one connection of many; `part` is told which.
+    """Make the methods that end one connection of many; `part` takes it.
 
-    In place of those that end the daemon: whoever connects to a socket is not alone there.
+    In place of those that end the daemon: a client of a socket is not alone there.
     """
     parting = Service()
 

@@ -86,7 +86,7 @@ _POLLRDHUP = 0x2000
 def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart) -> str | None:
     """Serve on stdin and stdout until the end; return why it came when everything is answered.
 
-    `on_start` is told the host before anything is read.
+    `on_start` is called with the host before anything is read.
     """
     if being_imported:
         raise UsageError(
@@ -135,7 +135,7 @@ def run_on_stdio(server: Server, endpoint: Stdio, logs: Logs, on_start: OnStart)
 
 
 def _needs_loop(dispatcher: Dispatcher, lifespan: Lifespan) -> bool:
-    """Tell whether threads are not enough: a deadline has to be told while its handler runs."""
+    """Tell whether threads are not enough: a deadline has to be answered while its handler runs."""
     return (
         lifespan.needs_loop
         or dispatcher.policy.max_in_flight > 1
@@ -181,18 +181,13 @@ def _run_on_threads(
     drive(start_lifespan(lifespan, life))
     on_start(host)
     host.connection.begin()
-
-    def goes_on() -> bool:
-        if host.outbox.lost:
-            life.end("the peer is gone")
-        return not life.ending
-
-    read_what_waits(host, goes_on)
+    read_what_waits(host, lambda: not (life.ending or host.outbox.lost))
     on_caught_up()
     while not life.ending:
-        host.turn()
-        if host.outbox.lost:
+        if host.outbox.lost:  # also while we read what waited: a turn would wait for ever
             life.end("the peer is gone")
+        else:
+            host.turn()
     stand_in.call()
     until = life.deadline - TICK - lifespan.teardown
     drain = Drain(host, until, nullcontext(), lambda: life.lingers)

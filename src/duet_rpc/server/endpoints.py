@@ -89,7 +89,7 @@ class SocketEndpoint(Endpoint, frozen=True, kw_only=True):
         check("principal", self.principal, sound, accepted)
 
     def listen(self) -> "socket.socket":
-        """Open the socket; whoever cannot says why by a `UsageError`."""
+        """Open the socket; an endpoint that cannot says why by a `UsageError`."""
         raise NotImplementedError
 
     def make_listener(
@@ -125,7 +125,7 @@ class Unix(SocketEndpoint, frozen=True):
 class Tcp(SocketEndpoint, frozen=True):
     """A TCP port of `host`; 0 is any free one.
 
-    Whoever connects is served, so only loopback addresses are taken unless `allow_remote` says
+    Every client is served, so only loopback addresses are taken unless `allow_remote` says
     otherwise.
     """
 

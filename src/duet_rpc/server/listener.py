@@ -140,7 +140,7 @@ class SocketListener:
             self._loop.add_reader(self._listening.fileno(), self._acceptable)
 
     def remove_file(self) -> None:
-        """Take the address away, so that nobody new comes; idempotent, any thread."""
+        """Take the address away, so that no one new comes; idempotent, any thread."""
         if isinstance(self.address, UnixTarget) and not self._is_copy:
             remove_unix(self.address.path, self._file)
 
@@ -374,7 +374,7 @@ def _address(listening: socket.socket) -> UnixTarget | TcpTarget:
 
 
 def _principal(connected: socket.socket) -> str:
-    """Say who is there: the user on a unix socket, nobody in particular on this machine's TCP."""
+    """Say who is there: the user on a unix socket, no one in particular on this machine's TCP."""
     if connected.family == socket.AF_UNIX:
         return f"uid:{peer_uid(connected)}"
     address = str(connected.getpeername()[0])

@@ -149,7 +149,7 @@ class Logs:
             self._adapter = None
 
     def flush(self, timeout: float) -> None:
-        """Give whoever drains our stderr this many seconds to make room for what is kept."""
+        """Give the reader of our stderr this many seconds to make room for what is kept."""
         until = time.monotonic() + timeout
         while (outbox := self._outbox) is not None and outbox.size and time.monotonic() < until:
             with self._lock:
@@ -179,17 +179,17 @@ class Logs:
         with self._lock:
             self._lines += 1
             if fields.get("correlation_id") is None:
-                fields["correlation_id"] = _text_of(fields.get("id")) or self._made_up()
+                fields["correlation_id"] = _text_of(fields.get("id")) or self._make_correlation_id()
             if self._outbox is None:
                 self._outbox = self._open()
-            shown = said(fields)
+            shown = write_fields(fields)
             if self._colour:
                 severity = f"{_COLOURS[severity]}{severity}\x1b[0m"
             stamp += f".{int(now % 1 * 1000):03d}Z"
-            line = f"{stamp} {severity} {_one_line(redact(text))}{shown}\n{_indented(trace)}"
+            line = f"{stamp} {severity} {_one_line(redact(text))}{shown}\n{_indent(trace)}"
             self._put(line.encode("utf-8", "backslashreplace"))
 
-    def _made_up(self) -> str:
+    def _make_correlation_id(self) -> str:
         """Make the correlation id of a line that belongs to no request with an id."""
         return f"{self._own}-{self._lines}"
 
@@ -243,10 +243,10 @@ def _text_of(id: bytes | str | None) -> str | None:
     return id[1:-1] if id.startswith('"') else id
 
 
-def said(fields: dict[str, Any]) -> str:
+def write_fields(fields: dict[str, Any]) -> str:
     """Say the fields of a line, as they follow its text."""
-    told = [(name, value) for name, value in fields.items() if value is not None]
-    return "".join(f" {name}={_value(name, value)}" for name, value in told)
+    present = [(name, value) for name, value in fields.items() if value is not None]
+    return "".join(f" {name}={_value(name, value)}" for name, value in present)
 
 
 def _value(name: str, value: Any) -> str:
@@ -265,7 +265,7 @@ def _one_line(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
-def _indented(trace: str) -> str:
+def _indent(trace: str) -> str:
     home = os.path.expanduser("~")
     if len(home) > 1:
         trace = trace.replace(home, "~")

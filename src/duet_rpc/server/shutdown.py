@@ -1,6 +1,6 @@
 """The life of a process that serves: its signals, its drain, and its end within two seconds.
 
-A process ends when it is told to (`shutdown`, on stdio), when its input ends (stdio), or by a
+A process ends when it is asked to (`shutdown`, on stdio), when its input ends (stdio), or by a
 signal. It then finishes what it has read. What has not begun `LAST_CHANCE` seconds before the
 deadline is refused, and at the deadline `Life` ends the process by a watchdog thread, even while a
 handler keeps the main thread. Stdio and sockets, threads and loops differ only in how they wait.
@@ -125,7 +125,7 @@ class Life:
     def cut_off(self) -> None:
         """Log, once, that the end comes although something is not finished.
 
-        Whoever comes second waits for the line: it is about to end the process.
+        A second caller waits for the line: it is about to end the process.
         """
         with self._lock:
             if self._is_cut_off:
@@ -181,7 +181,7 @@ def _nothing() -> None:
 
 
 class Drain:
-    """What a connection has left to do when its server ends; it is told to act, and others wait.
+    """What a connection has left to do when its server ends; it acts, and others wait.
 
     What was read is answered. Where the peer has asked for the end we stay for a moment more, until
     it has closed, and refuse what comes.
@@ -291,7 +291,7 @@ def _is_exiting() -> bool:
 def _listen_to_signals(wake_fd: int) -> None:
     """Have the end's signals written to a descriptor as they come, whatever Python is doing."""
     if threading.current_thread() is not threading.main_thread():
-        return  # only the main thread may; whoever serves from another has its own signals
+        return  # only the main thread may; a program that serves from another has its own
 
     def tell(number: int, frame: object) -> None:
         # Once more, by ourselves: a handler that runs an event loop of its own leaves the process

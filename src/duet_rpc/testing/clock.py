@@ -15,7 +15,7 @@ _THREAD_PATIENCE = 2.0
 
 
 class ManualClock:
-    """A clock that stands still until it is told to go on. Calling it tells the time."""
+    """A clock that stands still until it is moved. Calling it tells the time."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now: float = now

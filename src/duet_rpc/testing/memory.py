@@ -21,7 +21,7 @@ from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.hosts.workers import Lane, Refused, Workers
 from duet_rpc.policy import SPEC, Policy
 from duet_rpc.server.lifespan import Lifespan
-from duet_rpc.server.logs import said
+from duet_rpc.server.logs import write_fields
 from duet_rpc.server.server import Server, assemble_dispatcher
 from duet_rpc.service import Service
 from duet_rpc.testing.clock import JumpingLoop
@@ -169,7 +169,7 @@ def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class MemoryServer:
-    """Serves a service to whoever opens a link to it, in the loop in which it was made.
+    """Serves a service to each client that opens a link to it, in the loop in which it was made.
 
     `async with` starts and ends the lifespans of the service.
     """
@@ -322,10 +322,10 @@ class _StandardLog:
     def note(self, severity: str, text: str, **fields: Any) -> None:
         """Write one line."""
         if self._logger.isEnabledFor(LEVELS[severity]):
-            self._logger.log(LEVELS[severity], "%s%s", text, said(fields))
+            self._logger.log(LEVELS[severity], "%s%s", text, write_fields(fields))
 
     def failure(self, text: str, error: BaseException, **fields: Any) -> str:
         """Write an unforeseen exception with its traceback; return the reference for the peer."""
         fields["reference"] = reference = os.urandom(6).hex()
-        self._logger.error("%s%s", text, said(fields), exc_info=error)
+        self._logger.error("%s%s", text, write_fields(fields), exc_info=error)
         return reference

@@ -100,7 +100,7 @@ class Way:
             self._source.cut()
 
     def inject(self, data: bytes) -> None:
-        """Deliver something that nobody sent."""
+        """Deliver something that no one sent."""
         if self._source is not None:
             self._source.pass_on(data)
 
@@ -110,7 +110,7 @@ class Way:
 
 
 class Wire:
-    """Joins one connection after the other; both ways pass everything on until told otherwise."""
+    """Joins one connection after the other; both ways pass everything on unless set otherwise."""
 
     def __init__(self) -> None:
         self.to_server: Way = Way()

@@ -113,14 +113,19 @@ class Channel:
             return b""
 
     @property
+    def is_hung_up(self) -> bool:
+        """Whether nothing more can come, beside what was not read yet."""
+        poll = select.poll()
+        poll.register(self.read_fd, _POLLRDHUP)
+        return not self.is_file and bool(poll.poll(0))
+
+    @property
     def has_ended(self) -> bool:
         """Whether everything was read and nothing more can come; for those who do not read now."""
         import fcntl  # both here: only where the peer does not read
         import termios
 
-        poll = select.poll()
-        poll.register(self.read_fd, _POLLRDHUP)
-        if self.is_file or not poll.poll(0):
+        if not self.is_hung_up:
             return False
         try:
             unread = fcntl.ioctl(self.read_fd, termios.FIONREAD, bytes(4))

@@ -2,7 +2,7 @@
 
 A server that ignores the end of its input would outlive a parent that dies by SIGKILL. So the
 parent holds one end of a pipe, the leash, and a shell waits at the other: when no one holds the
-leash any more, the child's whole group is killed. The guardian is started before the child and told
+leash any more, the child's whole group is killed. The guardian is started before the child and gets
 its pid after; if the parent dies in between, it finds the child by the pipe on its stdin. An
 orderly end releases the guardian first, so that it never kills a group whose number was given to
 somebody else.

@@ -1,7 +1,8 @@
 """What is to be sent and the peer has not taken yet.
 
-Small answers go straight out. A peer that does not read makes the rest pile up here; `over` then
-says that it is too much, and the connection starts and reads nothing more until half of it is gone.
+Small answers go straight out. A peer that does not read makes the rest pile up here. Backpressure:
+`over` then says that it is too much, and the connection starts and reads nothing more until half of
+it is gone.
 Only answers count for that. A call of ours, however large, must not stop our reading: its own
 answer, and those of the calls before it, could not come.
 """

@@ -141,7 +141,7 @@ class Dialect(Struct, frozen=True):
         elif done in (inf, -inf) or (last is not None and done <= last):
             return None, last  # it has to grow
         parts = {"progress": done, "total": total, "message": message}
-        return {self.progress_token: token, **_known(parts)}, done
+        return {self.progress_token: token, **_drop_absent(parts)}, done
 
     def read_progress(self, params: bytes | None) -> tuple[int, dict[str, Raw]] | None:
         """Read the token of a report and, undecoded, the rest; None if it has none of ours."""
@@ -199,10 +199,10 @@ def _join(done: Any, total: Any, message: Any) -> Any:
     """Say a report as one value: what is done, or an object with everything that is known."""
     if total is None and message is None:
         return done
-    return _known({"done": done, "total": total, "message": message})
+    return _drop_absent({"done": done, "total": total, "message": message})
 
 
-def _known(parts: dict[str, Any]) -> dict[str, Any]:
+def _drop_absent(parts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if value is not None}
 
 

@@ -130,25 +130,25 @@ def _decode_masked(body: bytes | bytearray, max_batch: int) -> Message | None:
             batch = _decode_batch(masked.text, max_batch)
             if isinstance(batch, TooLarge):
                 return batch
-            return Batch([_unmasked(item, masked) for item in batch.items])
-        return _unmasked(_decode_single(masked.text), masked)
+            return Batch([_unmask(item, masked) for item in batch.items])
+        return _unmask(_decode_single(masked.text), masked)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def _unmasked(message: Single, masked: surrogates.Masked) -> Single:
+def _unmask(message: Single, masked: surrogates.Masked) -> Single:
     """Give the parts of a message back as they were spelled."""
 
-    def given(part: bytes | None) -> bytes | None:
+    def unmask_part(part: bytes | None) -> bytes | None:
         return None if part is None else masked.unmask(part)
 
     match message:
         case Request(id, method, params):
-            return Request(masked.unmask(id), masked.unmask_text(method), given(params))
+            return Request(masked.unmask(id), masked.unmask_text(method), unmask_part(params))
         case Notification(method, params):
-            return Notification(masked.unmask_text(method), given(params))
+            return Notification(masked.unmask_text(method), unmask_part(params))
         case Response(id, result, error):
-            return Response(masked.unmask(id), given(result), given(error))
+            return Response(masked.unmask(id), unmask_part(result), unmask_part(error))
         case Invalid(error, id, is_answer):
             return Invalid(error, masked.unmask(id), is_answer)
 

@@ -82,7 +82,7 @@ class Masked:
             return text
         return re.sub(token + "(....)", lambda found: chr(int(found[1], 16)), text)
 
-    def replaced(self) -> bytes:
+    def replace(self) -> bytes:
         """Give the text with U+FFFD in place of each lone surrogate."""
         with_others = re.sub(self._token + b"....", rb"\\ufffd", self._found)
         return with_others.replace(_STAND_IN, _BACKSLASH)
@@ -110,7 +110,7 @@ def decode(text: Any, type: Any = Any, float_hook: Callable[[str], Any] | None =
     masked = mask(text)
     if masked is None:
         return msgspec.json.decode(text, type=type, dec_hook=make_model)
-    msgspec.json.decode(masked.replaced(), type=type, dec_hook=make_model)
+    msgspec.json.decode(masked.replace(), type=type, dec_hook=make_model)
     if type is Any:
         return _values(text, float_hook)
     described = inspect.type_info(type)

@@ -1,4 +1,4 @@
-"""What each host has to be told so that it starts a server: the file, the key, the form.
+"""What each host has to be configured with so that it starts a server: the file, the key, the form.
 
 A host starts servers in a working directory of its own, often `/`, and with hardly any environment.
 So everything is said in full: absolute paths, also of the interpreter, and each variable.

@@ -6,7 +6,22 @@ from duet_rpc.cli.serve_options import ServeOptions, option, serving_options
 from duet_rpc.collector import pause_collector
 
 
-@click.command("FILE[:OBJECT]", epilog="Exit codes: 0 ended as asked, 1 failed, 2 used wrongly.")
+class _ContextOfGroup(click.Context):
+    """The context of a command that is called by the name of its group."""
+
+    @property
+    def command_path(self) -> str:
+        """The words that a person has typed."""
+        return super().command_path if self.parent is None else self.parent.command_path
+
+
+class _CommandOfGroup(click.Command):
+    context_class = _ContextOfGroup
+
+
+@click.command(
+    "mcp", cls=_CommandOfGroup, epilog="Exit codes: 0 ended as asked, 1 failed, 2 used wrongly."
+)
 @click.argument("target", metavar="FILE[:OBJECT]")
 @serving_options(policy="agent", framing="ndjson")
 @option(
@@ -20,7 +35,7 @@ from duet_rpc.collector import pause_collector
     "--instructions",
     metavar="TEXT",
     envvar="DUET_RPC_INSTRUCTIONS",
-    help="What the model is told about the tools as a whole.",
+    help="What the model reads about the tools as a whole.",
 )
 @option("--unix", metavar="PATH", envvar="DUET_RPC_UNIX", help="Listen on a unix socket instead.")
 @option("--tcp", metavar="HOST:PORT", envvar="DUET_RPC_TCP", help="Listen on a TCP port instead.")

@@ -109,7 +109,7 @@ class HeaderFraming:
     def partial(self) -> bool:
         if self._state is HeaderFraming._tail:
             return bool(self._held)
-        return self._state not in (HeaderFraming._between, HeaderFraming._lost)
+        return self._state not in (HeaderFraming._between, HeaderFraming._resynchronise)
 
     @property
     def begun(self) -> bytes:
@@ -144,7 +144,7 @@ class HeaderFraming:
         self.started += 1
         self._missing -= len(self._held)
         in_body = self._state is not HeaderFraming._header and self._missing > 0
-        self._state = HeaderFraming._tail if in_body else HeaderFraming._lost
+        self._state = HeaderFraming._tail if in_body else HeaderFraming._resynchronise
         self._held, self._body = b"", bytearray()
         self._after_body = False
         self._dropped = None
@@ -266,7 +266,7 @@ class HeaderFraming:
         """Answer data[at:end], which is no header section, and look for the next one."""
         events.append(Fault(error=error, boundary_lost=True, stray=self._after_body))
         self._after_body = False
-        self._state = HeaderFraming._lost
+        self._state = HeaderFraming._resynchronise
         # What was read as a header may be other text with a good frame behind it, in the same line.
         inside = data[at:end].lower().rfind(_LENGTH)
         if inside > 0 and data[at + inside - 1 : at + inside] != b"\n":
@@ -274,7 +274,7 @@ class HeaderFraming:
         # And its end may have cut the first word of that frame.
         return max(at + 1, end - len(_LENGTH) + 1)
 
-    def _lost(self, data: bytes, at: int, events: list[Event]) -> int:
+    def _resynchronise(self, data: bytes, at: int, events: list[Event]) -> int:
         """Drop everything before the next Content-Length, wherever in a line it stands."""
         found = pattern(_LENGTH, re.IGNORECASE).search(data, at)
         if found is None:

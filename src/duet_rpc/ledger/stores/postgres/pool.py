@@ -61,7 +61,7 @@ class BoundedConnection:
 
         def wait(self, generator: Any, *args: Any, **options: Any) -> Any:
             """Wait for the server as psycopg does, but not for ever."""
-            return super().wait(self._bounded(generator), *args, **options)
+            return super().wait(self._bound_wait(generator), *args, **options)
 
     def lost(self) -> ServerSilent:
         """Make the error of a server that did not answer, and have the others warned."""
@@ -69,7 +69,7 @@ class BoundedConnection:
             self.breaker.lost()
         return ServerSilent("the server did not answer in time")
 
-    def _bounded(self, generator: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    def _bound_wait(self, generator: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         began = time.monotonic()
         try:
             wanted = next(generator)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duet_rpc.wire.work_done import WorkDoneReports, describe_progress
+from duet_rpc.wire.lsp_progress import WorkDoneReports, describe_progress
 
 
 def value(params: bytes | None) -> Any:
