@@ -1,25 +1,22 @@
-"""One client: what was agreed on with it, and what its messages ask for.
+"""One client: what was agreed on with it, and in which revision its messages speak.
 
 The revision is chosen for each request: by its own metadata where it has any, else by what the
 handshake agreed on. So a client may probe in one way and go on in another.
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duet_rpc.context import Context, Origin, Peer
+from duet_rpc.context import Origin, Peer
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.failures import error_member
 from duet_rpc.errors import InvalidParams, InvalidRequest, MethodNotFound, RpcError
-from duet_rpc.mcp import completion, prompts, resources
 from duet_rpc.mcp.asked import Asked
-from duet_rpc.mcp.call_params import CallParams, add_key, find_key, read_arguments
-from duet_rpc.mcp.dialogue import Dialogue, Repeatable, Repeated
+from duet_rpc.mcp.call_params import find_key
+from duet_rpc.mcp.dialogue import Dialogue
 from duet_rpc.mcp.errors import ProtocolError, malformed, unsupported_version
 from duet_rpc.mcp.listening import Listens
 from duet_rpc.mcp.request_meta import (
@@ -31,24 +28,19 @@ from duet_rpc.mcp.request_meta import (
     read_value,
 )
 from duet_rpc.mcp.results import (
-    mark_repetition,
     spell_error,
     spell_open,
     spell_refusal,
     spell_result,
-    spell_tool_result,
 )
 from duet_rpc.mcp.revision import Revision
 from duet_rpc.mcp.revisions import EVERY_METHOD, NEWEST_HANDSHAKE, REVISIONS
 from duet_rpc.mcp.rounds import Rounds
-from duet_rpc.mcp.task_forms import is_wanted, spell_created
-from duet_rpc.mcp.texts import make_params
-from duet_rpc.mcp.tools import Tool
+from duet_rpc.mcp.targets import TARGETS, read_call, say_refusal, shorten
 from duet_rpc.service import Kind, Method
 from duet_rpc.wire.dialect import MCP
 from duet_rpc.wire.messages import NULL, Notification, Request
 from duet_rpc.wire.params import read_short
-from duet_rpc.wire.surrogates import decode_value, encode_value
 
 if TYPE_CHECKING:
     from duet_rpc.mcp.face import BoundMcp
@@ -62,20 +54,7 @@ _ANSWERED_AT_ONCE = frozenset(
 """What no handler is called for. `initialize` is not among them: it changes how what comes after it
 is read."""
 _NOTIFICATIONS = "notifications/"
-_NO_META = Raw(b"{}")
 _ID_STARTS = frozenset(b'"-0123456789')
-
-
-class _ReadParams(Repeatable):
-    uri: str
-
-
-class _GetParams(Repeatable):
-    name: str
-    arguments: dict[str, str] = {}
-
-
-_call_decoder = msgspec.json.Decoder(CallParams)
 
 
 class McpSession:
@@ -102,12 +81,6 @@ class McpSession:
         """The resources whose changes it wants to hear of."""
         self.dialogue: Dialogue = Dialogue(self, retake)
         self.offers_tasks: bool = bound.has_task_tools and peer.has_loop
-        self._targets: dict[str, Callable[[Request, Asked, float | None], Job]] = {
-            "tools/call": self._call_tool,
-            "resources/read": self._read_resource,
-            "prompts/get": self._get_prompt,
-            "completion/complete": self._complete,
-        }
 
     def agree(self, revision: Revision) -> None:
         """Note what the handshake has agreed on."""
@@ -158,18 +131,18 @@ class McpSession:
             raise MethodNotFound(data={"detail": detail})
         if in_batch and message.method == "initialize":
             raise InvalidRequest("initialize cannot be part of a batch")
-        target = self._targets.get(message.method)
+        target = TARGETS.get(message.method)
         if target is not None and isinstance(message, Request):
-            return target(message, asked, read_at)
-        return self._prepare_own(message, asked)
+            return target(self, message, asked, read_at)
+        return self.prepare_own(message, asked)
 
     def is_command(self, message: Request | Notification) -> bool:
         """See `FaceSession.is_command`."""
         if message.method != "tools/call":
             return False
         try:
-            name = decode_value(_call_decoder, message.params or b"{}").name
-        except msgspec.DecodeError:
+            name = read_call(message.params).name
+        except ProtocolError:
             return False  # to be refused
         tool = self.bound.tools.get(name)
         return tool is not None and tool.method.kind is Kind.COMMAND
@@ -200,7 +173,7 @@ class McpSession:
         rounds = self.dialogue.take_answers(message)
         return Asked(self, revision, self.capabilities, self.level, raw, sent, id, rounds)
 
-    def _prepare_own(self, message: Request | Notification, asked: Asked) -> Job:
+    def prepare_own(self, message: Request | Notification, asked: Asked) -> Job:
         """Prepare one of the protocol's own methods."""
         id = message.id if isinstance(message, Request) else None
         method = self.bound.protocol.get(message.method)
@@ -209,106 +182,14 @@ class McpSession:
         if method is None:
             raise MethodNotFound(data={"detail": f"{message.method} is not offered here"})
         try:
-            job = self._prepare(method, id, message.params, asked)
+            job = self.prepare_method(method, id, message.params, asked)
         except InvalidParams as error:
-            raise malformed(_say(error), **(error.data or {})) from None
+            raise malformed(say_refusal(error), **(error.data or {})) from None
         spell = spell_open if message.method == "subscriptions/listen" else spell_result
         job.shape = partial(spell, asked.revision)
         return job
 
-    def _call_tool(self, message: Request, asked: Asked, read_at: float | None) -> Job:
-        params = _decode(_call_decoder, message.params, "name and arguments")
-        tool = self.bound.tools.get(params.name)
-        if tool is None:
-            raise malformed(f"Unknown tool: {_shorten(params.name)}")
-        arguments = read_arguments(tool, params)
-        if is_wanted(tool, asked, params):
-            return self._create_task(message, asked, tool, params, arguments, read_at)
-        repeated = Repeated(message, f"tools/call {tool.name}", arguments)
-        self.dialogue.resume(asked, params, repeated)
-        asked.rounds.method = tool.method
-        meta = add_key(asked, params)
-        job = self._prepare(tool.method, message.id, arguments, asked, meta=meta, read_at=read_at)
-        spell = partial(spell_tool_result, tool, asked.revision, job.key)
-        if job.fingerprint is not None and job.context is not None:
-            spell = partial(_spell_once, spell, job.context, tool.method)
-        job.shape = partial(self.dialogue.spell, asked, repeated, spell)
-        return job
-
-    def _create_task(
-        self,
-        message: Request,
-        asked: Asked,
-        tool: Tool,
-        params: CallParams,
-        arguments: bytes | None,
-        read_at: float | None,
-    ) -> Job:
-        """Prepare the creation of a task, in place of the call, which has to be sound as well."""
-        from duet_rpc.mcp.task_methods import CREATE  # with the first task that there is
-
-        meta = add_key(asked, params)
-        call = self._prepare(tool.method, message.id, arguments, asked, meta=meta, read_at=read_at)
-        sent = None if call.context is None else call.context.first_sent
-        ledger = self.dispatcher.ledger
-        assert ledger is not None, "else there are no tasks"
-        given = {
-            "method": tool.method.name,
-            "key": call.key or f"task-{os.urandom(16).hex()}",
-            "arguments": Raw(arguments or NULL),
-            "age": 0.0 if sent is None else max(ledger.now() - sent, 0.0),
-        }
-        create = self.bound.task_methods.get(CREATE)
-        assert create is not None, "it is one of them"
-        job = self._prepare(create, message.id, encode_value(given), asked, meta=_NO_META)
-        job.shape = partial(spell_created, tool, asked.revision, call.key)
-        return job
-
-    def _read_resource(self, message: Request, asked: Asked, read_at: float | None) -> Job:
-        params = _decode(_READ, message.params, "a uri")
-        uri = params.uri
-        found = self.bound.resources.find(uri)
-        if found is None:
-            raise resources.not_found(uri, asked.revision)
-        offer, method, values = found
-        repeated = Repeated(message, f"resources/read {uri}", None)
-        self.dialogue.resume(asked, params, repeated)
-        try:
-            job = self._prepare(method, message.id, make_params(method, values), asked)
-        except InvalidParams:  # its address does not fit, so there is nothing at it
-            raise resources.not_found(uri, asked.revision) from None
-        spell = partial(resources.spell_contents, offer, uri, asked.revision)
-        job.shape = partial(self.dialogue.spell, asked, repeated, spell)
-        return job
-
-    def _get_prompt(self, message: Request, asked: Asked, read_at: float | None) -> Job:
-        params = _decode(_GET, message.params, "name and arguments, which are texts")
-        found = self.bound.prompts.find(params.name)
-        if found is None:
-            raise malformed(f"Unknown prompt: {_shorten(params.name)}")
-        offer, method = found
-        given = make_params(method, params.arguments)
-        repeated = Repeated(message, f"prompts/get {params.name}", given)
-        self.dialogue.resume(asked, params, repeated)
-        try:
-            job = self._prepare(method, message.id, given, asked)
-        except InvalidParams as error:
-            raise malformed(_say(error), **(error.data or {})) from None
-        spell = partial(prompts.spell_messages, offer, asked.revision)
-        job.shape = partial(self.dialogue.spell, asked, repeated, spell)
-        return job
-
-    def _complete(self, message: Request, asked: Asked, read_at: float | None) -> Job:
-        params = _decode(_COMPLETE, message.params, "ref and argument")
-        completing = self.bound.completions.get((params.ref.target, params.argument.name))
-        if completing is None:
-            return self._prepare_own(message, asked)
-        given = completion.make_completion_params(completing, params)
-        job = self._prepare(completing, message.id, given, asked)
-        job.shape = partial(completion.spell_completion, asked.revision)
-        return job
-
-    def _prepare(
+    def prepare_method(
         self,
         method: Method,
         id: bytes | None,
@@ -349,7 +230,7 @@ class McpSession:
             return spell_error(member)
         try:
             revision = self.ask(message).revision
-            params = _decode(_call_decoder, message.params, "name and arguments")
+            params = read_call(message.params)
         except ProtocolError:
             return spell_error(member)
         key = find_key(params)
@@ -389,50 +270,16 @@ class McpSession:
         self.bound.forget(self)
 
 
-_READ = msgspec.json.Decoder(_ReadParams)
-_GET = msgspec.json.Decoder(_GetParams)
-_COMPLETE = msgspec.json.Decoder(completion.CompleteParams)
-
-
-def _spell_once(
-    spell: Callable[[bytes], bytes], context: Context, method: Method, member: bytes
-) -> bytes:
-    """Spell the answer of a tool that does the same once: a repetition says that it is one."""
-    spelled, window = spell(member), method.dedupe_window
-    if window is None or not context._is_replayed:
-        return spelled
-    return mark_repetition(window, spelled)
-
-
 def _read_level(sent: RequestMeta) -> str | None:
     """Read from which severity on a request wants log lines; None if it wants none."""
     level = read_short(sent.level)
     if level is UNSET or level is None:
         return None
     if not isinstance(level, str) or level not in MCP.levels:
-        raise malformed(f"there is no level {_shorten(str(level))}")
+        raise malformed(f"there is no level {shorten(str(level))}")
     return level
 
 
 def _is_id(id: bytes) -> bool:
     """Tell whether an id is one of MCP's: a text or a whole number."""
     return id[0] in _ID_STARTS and (id[0] == 0x22 or not any(mark in id for mark in b".eE"))
-
-
-def _decode(decoder: "msgspec.json.Decoder[Any]", params: bytes | None, wanted: str) -> Any:
-    try:
-        return decode_value(decoder, params or b"{}")
-    except msgspec.ValidationError as error:
-        raise malformed(f"params have to hold {wanted}: {error}") from None
-
-
-def _say(error: RpcError) -> str:
-    details = error.data if isinstance(error.data, dict) else {}
-    if "param" in details:
-        said = f"Invalid params: {details['param']} has to be {details.get('expected')}"
-        return f"{said}, but {details.get('received')} came"
-    return error.message
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 80 else text[:80] + "..."
