@@ -42,6 +42,9 @@ T_co = TypeVar("T_co", covariant=True)
 Transport: TypeAlias = Literal["stdio", "unix", "tcp", "http", "websocket", "memory"]
 
 
+_TRUSTED = frozenset({"stdio", "unix", "memory"})
+
+
 class Origin(Struct, frozen=True, kw_only=True):
     """Where requests come from: who calls, and through what. Made by the transport, once."""
 
@@ -57,6 +60,13 @@ class Origin(Struct, frozen=True, kw_only=True):
     """What came beside the messages, by name in lower case; empty but for HTTP."""
     can_be_called: bool = True
     """Whether the caller can be sent requests and notifications: `ctx.call`, `ctx.notify`."""
+
+    def lacks(self, scopes: frozenset[str]) -> frozenset[str]:
+        """Tell which of these the caller is not allowed to.
+
+        Who has started this process, or is the same user on this machine, may do everything.
+        """
+        return frozenset() if self.transport in _TRUSTED else scopes - self.scopes
 
 
 class Reply(Protocol[T_co]):

@@ -98,6 +98,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     """What it does with a subscriber that is too slow; of subscriptions."""
     errors: tuple[type[RpcError], ...] = ()
     """The classes that it is declared to raise."""
+    scopes: frozenset[str] = frozenset()
+    """What a caller has to be allowed to."""
     dedupe_window: float | None = None
     """Seconds after its end in which a call with the same arguments repeats it; None if only a
     key tells. Of commands."""
@@ -289,6 +291,7 @@ class Service(ServiceExtensions):
         ignore_unknown: bool | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        scopes: Iterable[str] = (),
         tool: "ToolOptions | None" = None,
     ) -> Callable[[F], F]: ...
     def query(
@@ -302,14 +305,16 @@ class Service(ServiceExtensions):
         ignore_unknown: bool | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        scopes: Iterable[str] = (),
         tool: "ToolOptions | None" = None,
     ) -> Any:
         """Register a function that changes nothing and may be called again freely.
 
         `inline` says that it is short and never blocks, so that it may run on the thread that
         reads; `ignore_unknown` takes params that the function does not name, and drops them;
-        `errors` are classes that it raises, beside those that can be found in its code. An
-        `async def` that yields is a stream: its caller takes the items as they come, or the list.
+        `errors` are classes that it raises, beside those that can be found in its code; `scopes`
+        are what its caller has to be allowed to. An `async def` that yields is a stream: its caller
+        takes the items as they come, or the list.
         """
 
         def register(handler: F) -> F:
@@ -324,6 +329,7 @@ class Service(ServiceExtensions):
                 promise=None,
                 timeout=timeout,
                 errors=errors,
+                scopes=scopes,
                 tool=tool,
             )
             return handler
@@ -346,6 +352,7 @@ class Service(ServiceExtensions):
         dedupe_window: float | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        scopes: Iterable[str] = (),
         tool: "ToolOptions | None" = None,
     ) -> Callable[[F], F]: ...
     def command(
@@ -362,6 +369,7 @@ class Service(ServiceExtensions):
         dedupe_window: float | None = None,
         timeout: float | None = None,
         errors: DeclaredErrors = (),
+        scopes: Iterable[str] = (),
         tool: "ToolOptions | None" = None,
     ) -> Any:
         """Register a function with effects.
@@ -389,6 +397,7 @@ class Service(ServiceExtensions):
                 promise=Promise.RETRY_SAFE if retry_safe else Promise.AT_MOST_ONCE,
                 timeout=timeout,
                 errors=errors,
+                scopes=scopes,
                 tool=tool,
                 dedupe_window=window,
             )
@@ -458,6 +467,7 @@ class Service(ServiceExtensions):
         when_slow: WhenSlow = "lagged",
         ignore_unknown: bool | None = None,
         errors: DeclaredErrors = (),
+        scopes: Iterable[str] = (),
     ) -> Callable[[F], F]: ...
     def subscription(
         self,
@@ -468,6 +478,7 @@ class Service(ServiceExtensions):
         when_slow: WhenSlow = "lagged",
         ignore_unknown: bool | None = None,
         errors: DeclaredErrors = (),
+        scopes: Iterable[str] = (),
     ) -> Any:
         """Register an `async def` that yields, for as long as its caller is subscribed.
 
@@ -494,6 +505,7 @@ class Service(ServiceExtensions):
                 promise=None,
                 timeout=None,
                 errors=errors,
+                scopes=scopes,
                 when_slow=when_slow,
             )
             return handler
@@ -527,6 +539,7 @@ class Service(ServiceExtensions):
         promise: Promise | None,
         timeout: float | None,
         errors: DeclaredErrors,
+        scopes: Iterable[str] = (),
         ordered: bool = False,
         tool: "ToolOptions | None" = None,
         when_slow: WhenSlow | None = None,
@@ -544,6 +557,8 @@ class Service(ServiceExtensions):
         said = description is None or is_text(description)
         check(called + "description", description, said, "a text, or None for the docstring's")
         check(called + "timeout", timeout, is_seconds(timeout), SECONDS)
+        listed = not isinstance(scopes, str) and all(is_text(each) for each in scopes)
+        check(called + "scopes", scopes, listed, 'a list of texts: ["bank:write"]')
         if ignore_unknown is None:
             ignore_unknown = self._ignore_unknown
         for option, value in (
@@ -627,6 +642,7 @@ class Service(ServiceExtensions):
             timeout=timeout,
             ordered=ordered,
             errors=classes,
+            scopes=frozenset(scopes),
             streams=streams,
             tool=tool,
             when_slow=when_slow,

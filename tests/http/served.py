@@ -73,6 +73,14 @@ def make_service() -> Service:
             yield number
             await asyncio.sleep(0.001)
 
+    @service.query(inline=True, scopes=["bank:read"])
+    def balance() -> int:
+        return 100
+
+    @service.command(scopes=["bank:write"])
+    def pay(cents: int) -> int:
+        return cents
+
     @service.command
     def buy(thing: str) -> int:
         effects.append(thing)

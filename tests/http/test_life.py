@@ -8,11 +8,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from duet_rpc import Server, UsageError, testing
+from duet_rpc import Server, Service, UsageError, blocking, testing
+from duet_rpc.errors import PermissionDenied
 from duet_rpc.http import BearerTokens, Http, Principal
 from duet_rpc.http.credentials import digest_token
 from duet_rpc.policy import replace
-from tests.http.served import HOSTS, POLICY, Raw, asgi, call, listener, make_service, request
+from tests.http.served import (
+    HOSTS,
+    POLICY,
+    Answered,
+    Raw,
+    asgi,
+    call,
+    listener,
+    make_service,
+    request,
+)
 
 QUICK = replace(POLICY, read_timeout=0.3)
 ADD = request(call("shop.add", {"a": 1, "b": 2}))
@@ -240,3 +251,47 @@ def test_without_credentials_only_this_machine_is_served() -> None:
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Http("127.0.0.1", 0, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", list(HOSTS))
+def test_a_method_asks_what_its_caller_may_do(host: str) -> None:
+    tokens = BearerTokens(TOKENS, {"alice": ["bank:read", "bank:write"], "bob": ["bank:read"]})
+    pay = call("shop.pay", {"cents": "no number"}, id=2)
+    with HOSTS[host](authenticate=tokens) as url, Raw(url) as connection:
+
+        def ask(token: str, message: object) -> Answered:
+            headers = {"Authorization": f"Bearer {token}"}
+            connection.send(request(message, headers=headers))
+            return connection.read()
+
+        refused = ask("other", pay)  # its params are not looked at
+        assert (refused.status, refused.value["error"]["code"]) == (403, -32009)
+        assert refused.value["error"]["data"] == {
+            "reason": "permission-denied",
+            "scopes": ["bank:write"],
+        }
+        assert ask("other", call("shop.balance")).value["result"] == 100
+        assert ask("secret", call("shop.pay", {"cents": 5})).value["result"] == 5
+        both = ask("other", [call("shop.balance"), call("shop.pay", {"cents": 5}, id=2)])
+        assert both.status == 200
+        assert [item.get("result") for item in both.value] == [100, None]
+        openrpc = ask("secret", call("rpc.discover")).value["result"]
+        scopes = {each["name"]: each.get("x-scopes") for each in openrpc["methods"]}
+        assert (scopes["shop.pay"], scopes["shop.add"]) == (["bank:write"], None)
+
+
+async def test_who_is_on_this_machine_may_do_everything() -> None:
+    async with testing.connect(make_service()) as client:
+        assert await client.call("shop.balance") == 100
+    with (
+        testing.serve_in_thread(make_service()) as address,
+        blocking.Client.connect(address) as client_of_tcp,
+    ):
+        with pytest.raises(PermissionDenied):  # no one there has shown credentials
+            client_of_tcp.call("shop.balance")
+
+
+def test_scopes_are_a_list() -> None:
+    service = Service()
+    with pytest.raises(UsageError, match="scopes"):
+        service.query(scopes="bank:read")(lambda: None)

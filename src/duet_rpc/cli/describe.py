@@ -85,6 +85,9 @@ def _lay_out(
     if method.when_slow in WHEN_SLOW:
         yield ""
         yield f"  {WHEN_SLOW[method.when_slow]}"
+    if method.scopes:
+        yield ""
+        yield f"  Its caller needs {', '.join(safe(each) for each in method.scopes)}."
     how = _STRUCTURES.get(method.structure)
     if method.is_variadic or method.is_whole:
         how = "(by position, any number)" if method.is_variadic else "(as one value)"

@@ -26,6 +26,7 @@ from duet_rpc.errors import (
     ErrorClasses,
     InvalidRequest,
     MethodNotFound,
+    PermissionDenied,
     RpcError,
     UsageError,
 )
@@ -256,6 +257,8 @@ class Dispatcher(Failures):
             id = bytes(sent_id) if isinstance(sent_id, Raw) else _encode(sent_id)
             if id[0] not in _PLAIN_IDS:
                 raise InvalidRequest()
+        if method.scopes:
+            _check_scopes(method, origin)
         job = Job(id, method, values, origin.connection_id)
         parameters = method.parameters
         if parameters.takes_key or parameters.context is not None:
@@ -299,6 +302,7 @@ class Dispatcher(Failures):
     ) -> Job:
         """Do the same for a method that is known. `meta` stands in for the `_meta` of params."""
         self._check_id(method, id)
+        _check_scopes(method, origin)
         job = Job(id, method, None, origin.connection_id, params)
         try:
             bound = method.parameters.bind(params)
@@ -541,7 +545,15 @@ class Dispatcher(Failures):
             and parameters.context is None
             and parameters.rest is UNSET
             and method.timeout is None
+            and not method.scopes
         )
+
+
+def _check_scopes(method: Method, origin: Origin) -> None:
+    """Refuse a caller that may not call a method; its params have not been looked at."""
+    missing = origin.lacks(method.scopes)
+    if missing:
+        raise PermissionDenied(data={"scopes": sorted(missing)})
 
 
 def make_dispatcher(

@@ -72,6 +72,8 @@ class MethodDescription(Struct, frozen=True, kw_only=True):
     """Seconds in which the same arguments are the same command; None if only a key tells."""
     when_slow: str | None = None
     """What a subscription does with a subscriber that is too slow."""
+    scopes: tuple[str, ...] = ()
+    """What its caller has to be allowed to, sorted."""
     errors: tuple[ErrorDescription, ...] = ()
     source: dict[str, Any] = {}
     """All that the server said about it, where it was read from one."""
@@ -145,6 +147,8 @@ def write_method(method: MethodDescription) -> dict[str, Any]:
             written |= {"dedupe": "arguments", "dedupe_window": method.dedupe_window}
     elif method.kind == Kind.SUBSCRIPTION.value:
         written |= {"kind": method.kind, "when_slow": method.when_slow}
+    if method.scopes:
+        written["scopes"] = list(method.scopes)
     if method.is_whole:
         written["whole"] = True
     if method.ignores_unknown:
@@ -193,6 +197,7 @@ def read_method(document: dict[str, Any]) -> MethodDescription | None:
         params=tuple(ParamDescription(name, words) for name, _, words in params),
         returns=text(document, "returns"),
         when_slow=text(document, "when_slow"),
+        scopes=tuple(items(document, "scopes", str)),
         is_whole=document.get("whole") is True,
         ignores_unknown=document.get("ignore_unknown") is True,
         errors=read_errors(document),
@@ -248,6 +253,7 @@ def _describe_method(
         returns=type_name(parameters.returns),
         result=result,
         when_slow=method.when_slow,
+        scopes=tuple(sorted(method.scopes)),
         errors=_describe_errors(method),
     )
 

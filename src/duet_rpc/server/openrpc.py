@@ -81,6 +81,8 @@ def _write_method(method: MethodDescription) -> dict[str, Any]:
         written["x-promise"] = method.promise
     if method.dedupe_window is not None:
         written["x-dedupe"] = {"by": "arguments", "window": method.dedupe_window}
+    if method.scopes:
+        written["x-scopes"] = list(method.scopes)
     return written
 
 
@@ -123,6 +125,7 @@ def _read_method(document: dict[str, Any]) -> MethodDescription:
         ignores_unknown=bool(document.get("x-ignore-unknown")),
         result=_read_schema(result) if isinstance(result, dict) else None,
         when_slow=text(document, "x-when-slow"),
+        scopes=tuple(items(document, "x-scopes", str)),
         errors=read_errors(document),
         source=document,
     )
