@@ -5,6 +5,7 @@ Clients here are sockets: what is tested is bytes.
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -40,6 +41,24 @@ def make_service() -> Service:
     @service.query
     def echo(value: Any) -> Any:
         return value
+
+    @service.query
+    def fork() -> int:
+        return _fork()
+
+    @service.query(inline=True)
+    def fork_inline() -> int:
+        return _fork()
+
+    @service.query
+    async def fork_async() -> int:
+        return _fork()
+
+    @service.query
+    async def fork_and_await() -> int:
+        pid = _fork()
+        await asyncio.sleep(0.01)
+        return pid
 
     @service.query
     def nap(seconds: float) -> str:
@@ -87,6 +106,14 @@ def make_service() -> Service:
         return len(effects)
 
     return service
+
+
+def _fork() -> int:
+    """Have a child that goes on as if it were the server; wait until it has ended."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+    return pid
 
 
 class Answered(Struct):

@@ -1,6 +1,8 @@
 """How long a client may take, how many there may be, and how a server ends."""
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -161,6 +163,37 @@ def test_a_server_that_ends_answers_what_it_has_taken() -> None:
     assert answer.has_ended
     with pytest.raises(OSError):
         socket.create_connection((str(parts.hostname), parts.port or 0), 1.0)
+
+
+FORKING = """
+import sys
+from duet_rpc import Server
+from duet_rpc.http import Http
+from tests.http.served import POLICY, make_service
+
+Server(make_service(), policy=POLICY).run(
+    Http("127.0.0.1", 0), on_start=lambda url: print(url, flush=True)
+)
+"""
+
+
+def test_a_child_that_a_handler_forks_answers_no_one() -> None:
+    command = [sys.executable, "-c", FORKING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        try:
+            with Raw(url) as connection:
+                for name in ("fork", "fork_inline", "fork_async", "fork_and_await"):
+                    for message in (call(f"shop.{name}"), [call(f"shop.{name}")]):
+                        connection.send(request(message))
+                        answer = connection.read().value
+                        [found] = answer if isinstance(answer, list) else [answer]
+                        assert found["result"] > 0, "the child's is 0"
+                connection.send(ADD)
+                assert connection.read().value["result"] == 3
+        finally:
+            process.terminate()
 
 
 # Who calls.

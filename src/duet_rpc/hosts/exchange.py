@@ -1,6 +1,7 @@
 """Exchanges on an event loop: each body is answered by itself, whatever carries it."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ from duet_rpc.engine.deadlines import HandlerClocks
 from duet_rpc.engine.dispatch import Dispatcher, Job
 from duet_rpc.engine.exchange import Exchanges
 from duet_rpc.errors import Cancelled, UsageError
+from duet_rpc.forks import leave, tell_in_child
 from duet_rpc.hosts.loggers import RequestLoggers
-from duet_rpc.hosts.on_loop import OnLoop
+from duet_rpc.hosts.on_loop import OnLoop, strand
 from duet_rpc.hosts.runner import LoopRunner
 from duet_rpc.hosts.workers import Workers
 from duet_rpc.wire.dialect import Dialect
@@ -42,6 +44,16 @@ class ExchangeHost(OnLoop):
         self._runner = LoopRunner(self, workers.lane())
         self.start: Callable[[Job], None] = self._runner.start
         self.cancel: Callable[[Job], None] = self._runner.cancel
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Leave what waits to the parent, and the loop if one of our handlers has forked."""
+        self.lock: threading.RLock = threading.RLock()
+        self.dispatcher.forked(leave)
+        self.exchanges.queue.clear()
+        on_our_loop = threading.get_ident() == self._thread and self.loop.is_running()
+        if on_our_loop and self._runner.has_tasks:
+            strand(self.loop)
 
     async def answer(self, body: bytes, origin: Origin) -> bytes | None:
         """Give the answer to one body; None if there is to be none.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from duet_rpc.context import Origin
 from duet_rpc.engine.connection import Connection
 from duet_rpc.errors import Overloaded
+from duet_rpc.forks import tell_in_child
 from duet_rpc.hosts.loop import LoopHost
 from duet_rpc.http.messages import spell_head
 from duet_rpc.http.rules import HttpRules, Upgrade, refuse
@@ -189,6 +190,13 @@ class HttpHost:
         self._unsent = 0
         self._stuck_since = 0.0
         self.turns: int = 0
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """Leave the connection to the parent."""
+        self._closed = True
+        self._outbox.lose()
+        self._channel.close()
 
     def begin(self) -> None:
         """Start to read."""
