@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from duet_rpc.client.outcomes import Outcome
     from duet_rpc.client.proxies import command, notification, query, subscription
     from duet_rpc.client.started import StartedCall
+    from duet_rpc.client.streams import Stream
     from duet_rpc.client.subscriptions import Subscription
     from duet_rpc.ledger.stores.memory import MemoryStore
     from duet_rpc.ledger.stores.postgres.store import PostgresStore as PostgresStore
@@ -67,6 +68,7 @@ __all__ = [
     "SqliteStore",
     "StartedCall",
     "Stdio",
+    "Stream",
     "Subscription",
     "Tcp",
     "Transaction",
@@ -97,6 +99,7 @@ _FETCHED_WHEN_ASKED_FOR = {
     "Server": "duet_rpc.server.server",
     "SqliteStore": "duet_rpc.ledger.stores.sqlite.store",
     "StartedCall": "duet_rpc.client.started",
+    "Stream": "duet_rpc.client.streams",
     "Subscription": "duet_rpc.client.subscriptions",
     "Stdio": "duet_rpc.server.endpoints",
     "Tcp": "duet_rpc.server.endpoints",

@@ -10,18 +10,23 @@ with pause_collector():
     from duet_rpc.client.blocking_calls import Call
 
 if TYPE_CHECKING:
+    from duet_rpc.client.blocking_streams import BlockingStream as Stream
     from duet_rpc.client.blocking_subscriptions import BlockingSubscription as Subscription
 
-__all__ = ["Batch", "Call", "Client", "Subscription"]
+__all__ = ["Batch", "Call", "Client", "Stream", "Subscription"]
 
 
 def __getattr__(name: str) -> Any:
     """Load what few programs name."""
-    if name != "Subscription":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from duet_rpc.client.blocking_subscriptions import BlockingSubscription
+    if name == "Stream":
+        from duet_rpc.client.blocking_streams import BlockingStream
 
-    return BlockingSubscription
+        return BlockingStream
+    if name == "Subscription":
+        from duet_rpc.client.blocking_subscriptions import BlockingSubscription
+
+        return BlockingSubscription
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
