@@ -11,8 +11,6 @@ from duet_rpc.cli.serve_options import option
 if TYPE_CHECKING:
     from duet_rpc.server.endpoints import FramingName, SocketEndpoint
 
-HTTP_CONNECTIONS = 1000
-"""Clients of HTTP keep connections that they do not use."""
 _OPTIONS = (
     option(
         "--unix",
@@ -133,6 +131,7 @@ class EndpointOptions(NamedTuple):
         if self.http is None:
             return None
         from duet_rpc.http import BearerTokens, Http
+        from duet_rpc.http.endpoint import MAX_CONNECTIONS as HTTP_CONNECTIONS
 
         host, port = read_host_and_port(self.http)
         return Http(

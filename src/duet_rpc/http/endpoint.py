@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from duet_rpc.server.server import Server
 
 
-class Http(SocketEndpoint, frozen=True):
+MAX_CONNECTIONS = 1000
+
+
+class HttpEndpoint(SocketEndpoint, frozen=True, kw_only=True):
+    """What an endpoint of HTTP has beside its address; see `HttpOptions`."""
+
+    path: str = "/"
+    allowed_hosts: "Sequence[str]" = ()
+    allowed_origins: "Sequence[str]" = ()
+    authenticate: "Authenticate | None" = None
+    idle_timeout: float = IDLE
+    max_connections: int = MAX_CONNECTIONS
+    """More than of other sockets: clients of HTTP keep connections that they do not use."""
+
+
+class Http(HttpEndpoint, frozen=True):
     """An HTTP server at a port of `host`; 0 is any free one. For the rest see `HttpOptions`.
 
     Without `authenticate`, whoever connects is served, so only loopback addresses are taken unless
@@ -27,11 +42,6 @@ class Http(SocketEndpoint, frozen=True):
     host: str
     port: int
     allow_remote: bool = False
-    path: str = "/"
-    allowed_hosts: "Sequence[str]" = ()
-    allowed_origins: "Sequence[str]" = ()
-    authenticate: "Authenticate | None" = None
-    idle_timeout: float = IDLE
 
     def __post_init__(self) -> None:
         SocketEndpoint.__post_init__(self)
